@@ -1,0 +1,43 @@
+# Everything sets itself up: a virtual environment in .venv with the pinned versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 0
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint slow mutants wheel clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+quickstart: $(STAMP)  ## Train a tiny model by SFT, then RL; a report at the end (SEED=1 for another seed)
+	$(BIN)/reinlm quickstart --seed $(SEED) --overwrite
+
+test: $(STAMP)  ## Run the tests with coverage (no GPU, no network)
+	.ci/test
+
+lint: $(STAMP)  ## Style, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+slow: $(STAMP)  ## The tests that take minutes
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+mutants: $(STAMP)  ## Mutation tests of the mathematics (hours)
+	$(BIN)/mutmut run
+
+wheel: $(STAMP)  ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel --sdist
+
+clean:  ## Remove the environment and what builds left
+	rm -rf $(VENV) dist build .coverage* htmlcov mutants
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "reinlm needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)

@@ -1,0 +1,147 @@
+"""Configuration: pydantic models that refuse what they do not know, from a YAML file, keywords and `key=value` overrides.
+
+Each part's configuration sits with the part and derives from `Config`. A recipe is YAML; an override is `a.b=value`, where
+the value is read as YAML too (`optimizer.learning_rate=1e-6`, `reward=[math, format]`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reinlm.errors import InputError, nearest
+
+_ConfigT = TypeVar("_ConfigT", bound="Config")
+_SECRET = re.compile(r"(token|secret|password|passwd|api_key|apikey)$", re.IGNORECASE)
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, unknown keys are errors, defaults are validated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads `1e-6` as text; every user means a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)|\d+\.\d*|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """Read YAML with sensible floats; an `InputError` names `source` and the line where it is malformed."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The mapping that a recipe file holds."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no such recipe: {path}", hint="give a YAML file, or flags such as --model and --data")
+    tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}")
+    return tree
+
+
+def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """`tree` with every `a.b=value` set; the input is not changed."""
+    merged = dict(tree)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise InputError(f"cannot read {override!r}", hint="an override is key=value, such as rollout.group_size=16")
+        value = parse_yaml(text, f"override {key}") if text.strip() else None
+        merged = merge(merged, _nest(key.strip().split("."), value))
+    return merged
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of mappings; `changes` wins."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
+    """Validate `tree` as `kind`; the first thing that is wrong becomes an `InputError` that names key, value and hint."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise _explain(kind, error) from error
+
+
+def redact(tree: Any) -> Any:
+    """A copy in which the values of keys that look like secrets are `'***'`."""
+    if isinstance(tree, Mapping):
+        return {k: "***" if v is not None and _SECRET.search(str(k)) else redact(v) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [redact(value) for value in tree]
+    return tree
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """What differs between two configurations, a line each: `rollout.group_size: 8 -> 16`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        for key in sorted({*old, *new}, key=str):
+            path = f"{prefix}.{key}" if prefix else str(key)
+            lines += differences(old.get(key), new.get(key), path)
+        return lines
+    return [] if old == new else [f"{prefix}: {old!r} -> {new!r}"]
+
+
+def _nest(path: list[str], value: Any) -> dict[str, Any]:
+    for part in reversed(path):
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
+
+
+def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    where = ".".join(path) or kind.__name__
+    if first["type"] == "extra_forbidden":
+        known = _fields(kind, path[:-1])
+        near = nearest(path[-1], known)
+        hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
+        return InputError(f"unknown key {where!r}", hint=hint)
+    if first["type"] == "missing":
+        return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    given = first.get("input")
+    shown = "" if isinstance(given, dict | BaseModel) else f" (given: {given!r})"
+    return InputError(f"{where}: {message}{shown}")
+
+
+def _fields(kind: type[BaseModel], path: list[str]) -> set[str]:
+    """The keys known at `path` inside `kind`."""
+    current: Any = kind
+    for part in path:
+        model_field = current.model_fields.get(part)
+        if model_field is None:
+            continue  # a union's tag or a list index
+        options = [model_field.annotation, *getattr(model_field.annotation, "__args__", ())]
+        current = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+        if current is None:
+            return set()
+    return set(current.model_fields)

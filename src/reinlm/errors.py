@@ -1,0 +1,50 @@
+"""Errors that a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ReinlmError(Exception):
+    """Something that the user can mend: one line that names the culprit, and a hint.
+
+    The command line prints `error: MESSAGE` and `hint: HINT` on standard error and exits with 2.
+
+    Example:
+        >>> raise ReinlmError("train.jsonl:17: column 'prompt' is empty", hint="remove the row or set data.on_bad_row=skip")
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[type[ReinlmError], tuple[str, str | None]]:
+        return type(self), (self.message, self.hint)
+
+
+class InputError(ReinlmError, ValueError):
+    """A value, file or option that cannot be used; also a `ValueError` for callers from Python."""
+
+
+class RunError(ReinlmError, RuntimeError):
+    """A run that cannot go on: a reward that hangs, a loss that is not finite, no group left to train on."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that looks most like `name`, or None where none is near."""
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> InputError:
+    """An `InputError` for a name that is not among the allowed ones, with the nearest as a hint."""
+    names = sorted(allowed)
+    near = nearest(name, names)
+    listing = ", ".join(names)
+    hint = f"did you mean {near!r}? Allowed: {listing}" if near else f"allowed: {listing}"
+    return InputError(f"unknown {kind} {name!r}", hint=hint)

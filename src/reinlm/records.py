@@ -1,0 +1,154 @@
+"""One noun a stage: what flows from a prompt to an update.
+
+    Prompt -> Rollout -> RolloutGroup -> ScoredGroup -> TrainBatch -> update
+
+Every record is frozen, and a later stage never overwrites an earlier one's field. This module imports no torch when it
+is loaded, so that reward workers and data tools stay light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Message = Mapping[str, Any]
+"""A chat message as Hugging Face writes it: `{"role": "user", "content": "2+2?"}`."""
+
+End = Literal["stop", "length", "environment", "error"]
+"""Why a segment ended: the model said stop, a limit cut it off, the task ended, or something broke."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question to the policy, as the user wrote it and as the model reads it.
+
+    Example:
+        Prompt(id="train.jsonl:1", content="12+30=", token_ids=(5, 6, 14, 7, 4, 15), columns={"answer": "42"})
+    """
+
+    id: str
+    """Where it comes from, for error messages: `FILE:LINE` or `data[INDEX]`. Unique within a data set."""
+    content: str | tuple[Message, ...]
+    """Plain text, or chat messages: what reward functions receive in `prompts`."""
+    token_ids: tuple[int, ...]
+    """What the model reads: the text or the rendered chat template, with its special tokens."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Every other column of the row; they reach reward functions by name."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of tokens that the model really saw in one context: prompt, answers, tool output in between.
+
+    Example: a prompt of 3 tokens, then an answer of 2 that ended by the stop token 1:
+        Segment(token_ids=(5, 6, 7, 9, 1), chosen=(False, False, False, True, True),
+                rollout_logprobs=(-0.7, -0.1), versions=(4, 4), end="stop")
+    """
+
+    token_ids: tuple[int, ...]
+    """Ids as they were read and sampled, never tokenised again from text; no padding."""
+    chosen: tuple[bool, ...]
+    """True where the policy chose the token. Same length as `token_ids`; the first one is never chosen."""
+    rollout_logprobs: tuple[float, ...]
+    """The sampler's log-probability of each chosen token, under the distribution that it was sampled from."""
+    versions: tuple[int, ...]
+    """The policy version that chose each chosen token: the number of updates made before it."""
+    end: End
+
+    def __post_init__(self) -> None:
+        count = sum(self.chosen)
+        if len(self.chosen) != len(self.token_ids):
+            raise ValueError(f"chosen has {len(self.chosen)} entries for {len(self.token_ids)} tokens")
+        if len(self.rollout_logprobs) != count or len(self.versions) != count:
+            raise ValueError(
+                f"{count} chosen tokens need as many rollout_logprobs ({len(self.rollout_logprobs)}) "
+                f"and versions ({len(self.versions)})"
+            )
+        if self.chosen and self.chosen[0]:
+            raise ValueError("the first token of a segment cannot be chosen: nothing stands before it")
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Where the chosen tokens stand in `token_ids`."""
+        return tuple(index for index, chosen in enumerate(self.chosen) if chosen)
+
+    @property
+    def chosen_ids(self) -> tuple[int, ...]:
+        """The ids of the chosen tokens, the stop token included."""
+        return tuple(token for token, chosen in zip(self.token_ids, self.chosen, strict=True) if chosen)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One episode: what the policy did with a prompt, in one or more segments.
+
+    Example:
+        Rollout(prompt=prompt, segments=(segment,), completion="42")
+    """
+
+    prompt: Prompt
+    segments: tuple[Segment, ...]
+    completion: str | tuple[Message, ...]
+    """What reward functions receive in `completions`: text without special tokens, or assistant messages for a chat."""
+
+    @property
+    def end(self) -> End:
+        """Why the episode ended: the end of its last segment."""
+        return self.segments[-1].end
+
+    @property
+    def truncated(self) -> bool:
+        """A limit cut it off. Never the same thing as having finished."""
+        return self.end == "length"
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the policy chose."""
+        return sum(len(segment.rollout_logprobs) for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """All rollouts of one prompt: the group that group baselines compare within."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True)
+class RewardEvent:
+    """One reward: where it lands, which one it is, and its value before weights.
+
+    Example: a verifier's verdict on the whole answer, and a process reward on the 12th chosen token:
+        RewardEvent(name="math", value=1.0), RewardEvent(name="steps", value=0.5, token=11)
+    """
+
+    name: str
+    value: float
+    token: int | None = None
+    """Index among the episode's chosen tokens; None for the episode as a whole."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """A group with its rewards: for every rollout the events that it earned. No event means no term, not zero."""
+
+    group: RolloutGroup
+    events: tuple[tuple[RewardEvent, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.events) != len(self.group.rollouts):
+            raise ValueError(f"{len(self.group.rollouts)} rollouts need as many tuples of events, not {len(self.events)}")
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """The weighted outcome reward of every rollout; None where no term is left."""
+        return tuple(outcome(events) for events in self.events)
+
+
+def outcome(events: Sequence[RewardEvent], name: str | None = None) -> float | None:
+    """Σ weight · value over the events (of that name), or None where there is none."""
+    terms = [event.weight * event.value for event in events if name is None or event.name == name]
+    return sum(terms) if terms else None

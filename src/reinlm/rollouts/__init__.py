@@ -1,0 +1,1 @@
+"""Engines and collection: prompts in, rollouts out."""
