@@ -32,7 +32,9 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)|\d+\.\d*|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    re.compile(
+        r"^[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)|\d+\.\d*|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
     list("-+0123456789."),
 )
 
@@ -40,7 +42,7 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str, source: str) -> Any:
     """Read YAML with sensible floats; an `InputError` names `source` and the line where it is malformed."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -66,7 +68,9 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip():
-            raise InputError(f"cannot read {override!r}", hint="an override is key=value, such as rollout.group_size=16")
+            raise InputError(
+                f"cannot read {override!r}", hint="an override is key=value, such as rollout.group_size=16"
+            )
         value = parse_yaml(text, f"override {key}") if text.strip() else None
         merged = merge(merged, _nest(key.strip().split("."), value))
     return merged
@@ -112,7 +116,7 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
 def _nest(path: list[str], value: Any) -> dict[str, Any]:
     for part in reversed(path):
         value = {part: value}
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from reinlm.objectives import Feedback, Layout
 
 Message = Mapping[str, Any]
 """A chat message as Hugging Face writes it: `{"role": "user", "content": "2+2?"}`."""
@@ -140,7 +146,9 @@ class ScoredGroup:
 
     def __post_init__(self) -> None:
         if len(self.events) != len(self.group.rollouts):
-            raise ValueError(f"{len(self.group.rollouts)} rollouts need as many tuples of events, not {len(self.events)}")
+            raise ValueError(
+                f"{len(self.group.rollouts)} rollouts need as many tuples of events, not {len(self.events)}"
+            )
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -152,3 +160,82 @@ def outcome(events: Sequence[RewardEvent], name: str | None = None) -> float | N
     """Σ weight · value over the events (of that name), or None where there is none."""
     terms = [event.weight * event.value for event in events if name is None or event.name == name]
     return sum(terms) if terms else None
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """Everything that one collection of groups says to the trainer, flat over the N tokens that the policy chose.
+
+    Tensors live on the CPU. `train_batch` makes one from scored groups.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    """S stretches of token ids as the model saw them, prompts included."""
+    positions: tuple[tuple[int, ...], ...]
+    """Where in its sequence every scored token stands, in order."""
+    rollout_logprobs: Float[Tensor, "tokens"]
+    feedback: Feedback
+    """Rewards by episode and token, with the layout that says which token belongs where."""
+
+    @property
+    def layout(self) -> Layout:
+        return self.feedback.layout
+
+
+def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None = None) -> TrainBatch:
+    """Flatten scored groups. `shaping` is added to the outcome reward of each rollout that has one.
+
+    An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic.
+    """
+    import torch
+
+    from reinlm.objectives import Feedback, Layout
+
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    events = [item for group in groups for item in group.events]
+    segments = [segment for rollout in rollouts for segment in rollout.segments]
+    positions = tuple(segment.positions for segment in segments)
+    turn_of_token: list[int] = []
+    sequence_of_turn: list[int] = []
+    for index, places in enumerate(positions):
+        for before, place in zip((None, *places), places, strict=False):
+            if before is None or place != before + 1:
+                sequence_of_turn.append(index)
+            turn_of_token.append(len(sequence_of_turn) - 1)
+    layout = Layout(
+        torch.tensor(turn_of_token, dtype=torch.long),
+        torch.tensor(sequence_of_turn, dtype=torch.long),
+        torch.tensor([e for e, rollout in enumerate(rollouts) for _ in rollout.segments], dtype=torch.long),
+        torch.tensor([g for g, group in enumerate(groups) for _ in group.events], dtype=torch.long),
+        len(groups),
+    )
+    extra = shaping or [0.0] * len(rollouts)
+    rewards = [
+        sum((event.weight * event.value for event in earned if event.token is None), start=added)
+        if earned
+        else float("nan")
+        for earned, added in zip(events, extra, strict=True)
+    ]
+    starts = [0]
+    for rollout in rollouts:
+        starts.append(starts[-1] + rollout.length)
+    steps = [
+        (start + e.token, e.weight * e.value)
+        for start, row in zip(starts, events, strict=False)
+        for e in row
+        if e.token is not None
+    ]
+    feedback = Feedback(
+        layout=layout,
+        rewards=torch.tensor(rewards, dtype=torch.float64),
+        step_rewards=torch.tensor([value for _, value in steps], dtype=torch.float64) if steps else None,
+        step_tokens=torch.tensor([token for token, _ in steps], dtype=torch.long) if steps else None,
+        truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
+    )
+    logprobs = [value for segment in segments for value in segment.rollout_logprobs]
+    return TrainBatch(
+        tuple(segment.token_ids for segment in segments),
+        positions,
+        torch.tensor(logprobs, dtype=torch.float32),
+        feedback,
+    )

@@ -1,1 +1,65 @@
-"""TODO"""
+"""Named algorithms: short compositions of the choices in `reinlm.objectives`, with their papers' defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective
+from reinlm.algorithms.choices import compose
+from reinlm.algorithms.dapo import dapo
+from reinlm.algorithms.filters import GroupFilter, MixedOutcomes
+from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.gspo import gspo
+from reinlm.algorithms.shapers import Shaper, SoftOverlong
+from reinlm.errors import InputError, unknown
+
+ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"grpo": grpo, "dapo": dapo, "gspo": gspo}
+
+
+def algorithm(name: str, **changes: Any) -> Algorithm:
+    """A named algorithm, with any of its choices replaced.
+
+    A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`.
+
+    Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
+
+    Example:
+        >>> reinlm.algorithm("grpo", kl=None, gate={"clip": [0.2, 0.28]})
+    """
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return compose(ALGORITHMS[name](), changes)
+
+
+def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
+    """The algorithm that a recipe names: `dapo`, or `{base: grpo, kl: null, gate: {clip: [0.2, 0.28]}}`."""
+    if isinstance(spec, Algorithm):
+        return spec
+    if isinstance(spec, str):
+        return algorithm(spec)
+    changes = dict(spec)
+    base = changes.pop("base", None)
+    if not isinstance(base, str):
+        raise InputError(
+            "algorithm: a mapping needs 'base', the algorithm that it changes", hint="algorithm: {base: grpo, …}"
+        )
+    return algorithm(base, **changes)
+
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AlgorithmState",
+    "GroupFilter",
+    "MixedOutcomes",
+    "Objective",
+    "Shaper",
+    "SoftOverlong",
+    "algorithm",
+    "dapo",
+    "grpo",
+    "gspo",
+    "resolve",
+]

@@ -1,0 +1,77 @@
+"""What a loss may know about the tokens of one optimizer step, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from reinlm.objectives.layout import Layout
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Constants about N tokens, none with a gradient, each named by its source."""
+
+    layout: Layout
+    advantages: Float[Tensor, "tokens"]
+    weights: Float[Tensor, "tokens"]
+    """From counts over the whole optimizer step; they sum over its slices."""
+    old_logprobs: Float[Tensor, "tokens"] | None = None
+    """By the trained weights at the start of the update. None: this is its only step, so they are the current ones."""
+    rollout_logprobs: Float[Tensor, "tokens"] | None = None
+    """By the sampling engine."""
+    ref_logprobs: Float[Tensor, "tokens"] | None = None
+    """By the reference model."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                if value.shape != (self.layout.tokens,):
+                    raise ValueError(f"{item.name} has shape {tuple(value.shape)} for {self.layout.tokens} tokens")
+                if value.requires_grad:
+                    raise ValueError(f"{item.name} carries a gradient; the log-probabilities alone may: detach it")
+
+    def select(self, sequences: Int[Tensor, "chosen"]) -> Signals:
+        """The signals of some sequences, weights unchanged."""
+        layout, tokens = self.layout.select(sequences)
+        return self._map(layout, lambda x: x[tokens])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Signals:
+        """The same signals on another device, in the dtype of the log-probabilities there."""
+        return self._map(self.layout.to(device), lambda x: x.to(device, dtype))
+
+    def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
+        tensors = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(self, layout=layout, **{name: change(x) for name, x in tensors.items() if isinstance(x, Tensor)})
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics as sums with their denominators, and maxima: they reduce exactly over slices and ranks. All detached."""
+
+    sums: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """name -> (total, count), 0-dim."""
+    maxima: Mapping[str, Tensor] = field(default_factory=dict)
+    """name -> 0-dim maximum; absent for an empty slice."""
+
+    def means(self) -> dict[str, float]:
+        """Plain floats; a metric without a single observation is absent."""
+        counted = {name: (total, count) for name, (total, count) in self.sums.items() if float(count) != 0.0}
+        means = {name: float(total / count) for name, (total, count) in counted.items()}
+        return means | {name: float(value) for name, value in self.maxima.items()}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A scalar to call `backward` on, and what was measured on the way."""
+
+    value: Float[Tensor, ""]
+    metrics: Metrics
