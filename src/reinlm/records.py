@@ -189,53 +189,60 @@ def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None =
     """
     import torch
 
-    from reinlm.objectives import Feedback, Layout
+    from reinlm.objectives import Feedback
 
     rollouts = [rollout for group in groups for rollout in group.group.rollouts]
     events = [item for group in groups for item in group.events]
     segments = [segment for rollout in rollouts for segment in rollout.segments]
-    positions = tuple(segment.positions for segment in segments)
-    turn_of_token: list[int] = []
-    sequence_of_turn: list[int] = []
-    for index, places in enumerate(positions):
-        for before, place in zip((None, *places), places, strict=False):
-            if before is None or place != before + 1:
-                sequence_of_turn.append(index)
-            turn_of_token.append(len(sequence_of_turn) - 1)
-    layout = Layout(
-        torch.tensor(turn_of_token, dtype=torch.long),
-        torch.tensor(sequence_of_turn, dtype=torch.long),
-        torch.tensor([e for e, rollout in enumerate(rollouts) for _ in rollout.segments], dtype=torch.long),
-        torch.tensor([g for g, group in enumerate(groups) for _ in group.events], dtype=torch.long),
-        len(groups),
-    )
-    extra = shaping or [0.0] * len(rollouts)
-    rewards = [
-        sum((event.weight * event.value for event in earned if event.token is None), start=added)
-        if earned
-        else float("nan")
-        for earned, added in zip(events, extra, strict=True)
-    ]
-    starts = [0]
-    for rollout in rollouts:
-        starts.append(starts[-1] + rollout.length)
-    steps = [
-        (start + e.token, e.weight * e.value)
-        for start, row in zip(starts, events, strict=False)
-        for e in row
-        if e.token is not None
-    ]
+    rewards = []
+    step_rewards: list[float] = []
+    step_tokens: list[int] = []
+    start = 0
+    for rollout, earned, added in zip(rollouts, events, shaping or [0.0] * len(rollouts), strict=True):
+        whole = [event.weight * event.value for event in earned if event.token is None]
+        rewards.append(sum(whole, start=added) if earned else float("nan"))
+        for event in earned:
+            if event.token is not None:
+                step_rewards.append(event.weight * event.value)
+                step_tokens.append(start + event.token)
+        start += rollout.length
     feedback = Feedback(
-        layout=layout,
+        layout=_layout(groups),
         rewards=torch.tensor(rewards, dtype=torch.float64),
-        step_rewards=torch.tensor([value for _, value in steps], dtype=torch.float64) if steps else None,
-        step_tokens=torch.tensor([token for token, _ in steps], dtype=torch.long) if steps else None,
+        step_rewards=torch.tensor(step_rewards, dtype=torch.float64) if step_rewards else None,
+        step_tokens=torch.tensor(step_tokens, dtype=torch.long) if step_rewards else None,
         truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
     )
     logprobs = [value for segment in segments for value in segment.rollout_logprobs]
     return TrainBatch(
-        tuple(segment.token_ids for segment in segments),
-        positions,
-        torch.tensor(logprobs, dtype=torch.float32),
-        feedback,
+        sequences=tuple(segment.token_ids for segment in segments),
+        positions=tuple(segment.positions for segment in segments),
+        rollout_logprobs=torch.tensor(logprobs, dtype=torch.float32),
+        feedback=feedback,
+    )
+
+
+def _layout(groups: Sequence[ScoredGroup]) -> Layout:
+    """Token ⊂ turn ⊂ segment ⊂ rollout ⊂ group."""
+    import torch
+
+    from reinlm.objectives import Layout
+
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    segments = [segment for rollout in rollouts for segment in rollout.segments]
+    turn_of_token: list[int] = []
+    sequence_of_turn: list[int] = []
+    for index, segment in enumerate(segments):
+        before = -1
+        for place in segment.positions:
+            if before < 0 or place != before + 1:
+                sequence_of_turn.append(index)
+            turn_of_token.append(len(sequence_of_turn) - 1)
+            before = place
+    return Layout(
+        turn_of_token=torch.tensor(turn_of_token, dtype=torch.long),
+        sequence_of_turn=torch.tensor(sequence_of_turn, dtype=torch.long),
+        episode_of_sequence=torch.tensor([e for e, r in enumerate(rollouts) for _ in r.segments], dtype=torch.long),
+        group_of_episode=torch.tensor([g for g, group in enumerate(groups) for _ in group.events], dtype=torch.long),
+        groups=len(groups),
     )

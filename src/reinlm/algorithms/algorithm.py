@@ -75,7 +75,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         if isinstance(self.ratio, SequenceRatio) and self.weights is token_mean:
             raise ValueError(
-                f"{self.name}: one ratio a sequence under a token mean lets long answers weigh more than short ones; "
+                "one ratio a sequence under a token mean lets long answers weigh more than short ones; "
                 "take weights=sequence_mean, or ratio=token"
             )
 

@@ -50,7 +50,9 @@ class Counts:
 
 
 Aggregation = Callable[[Layout, Counts], Tensor]
-"""(layout of a slice, counts of the whole step) -> weights [N], float64 where the device has it. The slice holds whole groups for `prompt_mean`."""
+"""(layout of a slice, counts of the whole step) -> weights [N], float64 where the device has it.
+
+For `prompt_mean` the slice holds whole groups."""
 
 
 def token_mean(layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
