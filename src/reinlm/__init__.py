@@ -1,3 +1,42 @@
-"""reinlm: improve language models by reinforcement learning."""
+"""reinlm: improve language models by reinforcement learning.
+
+    import reinlm
+    reinlm.sft("path/to/model", "train.jsonl", output="runs/sft")
+    reinlm.rl("runs/sft/checkpoints/last", "gsm8k_train.jsonl", reward="math", algorithm="dapo", output="runs/rl")
+    reinlm.evaluate("runs/rl/checkpoints/last", "gsm8k_test.jsonl", reward="math", evaluation={"samples": 8}).metrics
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "sft": "reinlm.api",
+    "rl": "reinlm.api",
+    "evaluate": "reinlm.api",
+    "generate": "reinlm.api",
+    "algorithm": "reinlm.algorithms",
+    "Algorithm": "reinlm.algorithms",
+    "StepRewards": "reinlm.rewards",
+    "load_policy": "reinlm.models",
+    "save_policy": "reinlm.models",
+    "InputError": "reinlm.errors",
+    "RunError": "reinlm.errors",
+}
+
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'reinlm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

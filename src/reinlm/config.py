@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from reinlm.errors import InputError, nearest
+from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
 _SECRET = re.compile(r"(token|secret|password|passwd|api_key|apikey)$", re.IGNORECASE)
@@ -130,6 +130,9 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"unknown key {where!r}", hint=hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ReinlmError):
+        return InputError(f"{where}: {cause.message}", hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = first.get("input")

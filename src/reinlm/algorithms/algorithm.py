@@ -117,13 +117,11 @@ class Algorithm:
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
         losses = gated.losses
-        kl: Tensor | None = None
         if self.kl is not None and signals.ref_logprobs is not None:
-            kl = self.kl(logprobs, signals.ref_logprobs)
-            losses = losses + state.kl_coefficient * kl
+            losses = losses + state.kl_coefficient * self.kl(logprobs, signals.ref_logprobs)
         value = (signals.weights * losses).sum()
         with torch.no_grad():
-            return Loss(value, _measure(value, logprobs.detach(), log_ratio.detach(), gated, kl, signals))
+            return Loss(value, _measure(logprobs.detach(), log_ratio.detach(), gated, signals))
 
     def objective(
         self,
@@ -163,16 +161,12 @@ class Algorithm:
         return Objective(loss.value.to(precise(logprobs)), loss.metrics.means())
 
 
-def _measure(
-    value: Tensor, logprobs: Tensor, log_ratio: Tensor, gated: Gated, kl: Tensor | None, signals: Signals
-) -> Metrics:
+def _measure(logprobs: Tensor, log_ratio: Tensor, gated: Gated, signals: Signals) -> Metrics:
     """Sums with their denominators, over the tokens of a slice."""
     count = logprobs.new_tensor(float(logprobs.numel()))
-    one = torch.ones_like(count)
     moved = token_log_ratio(logprobs, signals)
     ratio = log_ratio.exp()
     sums = {
-        "loss": (value.detach(), one),
         "approx_kl": (k3(moved, torch.zeros_like(moved)).sum(), count),
         "ratio/mean": (ratio.sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),

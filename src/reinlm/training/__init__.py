@@ -1,1 +1,1 @@
-"""TODO"""
+"""The loops: supervised fine-tuning, reinforcement learning, evaluation."""

@@ -1,0 +1,313 @@
+"""The command line: parse, call, print. Every heavy import waits until a verb runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+import reinlm
+from reinlm.config import apply_overrides, merge, read_recipe
+from reinlm.errors import ReinlmError, nearest
+
+if TYPE_CHECKING:
+    from reinlm.training.loop import RunResult
+
+app = typer.Typer(
+    name="reinlm",
+    help="Improve language models by reinforcement learning, from a laptop to a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as rollout.group_size=16."),
+]
+Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
+Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]
+EvalData = Annotated[str | None, typer.Option(help="Prompts that training never sees.")]
+Reward = Annotated[
+    list[str] | None,
+    typer.Option("--reward", "-r", help="math, exact_match, regex, length or file.py:function; may be repeated."),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder [default: runs/KIND-TIME].")]
+Steps = Annotated[int | None, typer.Option(help="Training steps.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an existing --output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(reinlm.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def quickstart(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")] = Path("runs/quickstart"),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """A tiny model from scratch: SFT, then RL, before your eyes; about three minutes on two cores."""
+    from reinlm.quickstart import run_quickstart
+
+    run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
+
+
+@app.command()
+def sft(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Supervised fine-tuning: imitate completions.
+
+    Rows have prompt + completion, messages, or text.
+    """
+    tree = _tree(arguments, model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    _finish(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+
+
+@app.command()
+def rl(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="grpo, dapo, gspo.")] = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Reinforcement learning: improve a model against a reward.
+
+    Rows have a prompt, or messages, and the columns that the reward reads (such as answer).
+    """
+    tree = _tree(
+        arguments, model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output, algorithm=algorithm
+    )
+    _finish(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+
+
+@app.command("eval")
+def evaluate(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+    samples: Annotated[int | None, typer.Option(help="Answers to each prompt; pass@k up to this k.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1].")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most [default: 256].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Score a model: accuracy with its interval, pass@k, length."""
+    tree = _tree(arguments, model, data, reward=reward, seed=seed)
+    settings = {"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens}
+    tree = merge(tree, {"evaluation": _given(settings)} if _given(settings) else {})
+    result = reinlm.evaluate(recipe=tree, **({"output": str(output)} if output else {}))
+    if as_json:
+        typer.echo(json.dumps(result.metrics))
+    else:
+        _print_evaluation(result.metrics, len(result.groups))
+
+
+@app.command()
+def generate(
+    arguments: Arguments = None,
+    model: Model = None,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", "-p", help="May be repeated; - reads standard input.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system prompt, for chat models.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Answers to each prompt.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1].")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most [default: 256].")] = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sample from a model."""
+    tree = _tree(arguments, model, None, seed=seed)
+    if prompt:
+        tree["prompts"] = [sys.stdin.read().strip() if text == "-" else text for text in prompt]
+    settings = _given({"temperature": temperature, "max_new_tokens": max_new_tokens})
+    tree = merge(tree, _given({"sampling": settings or None, "samples": samples, "system_prompt": system}))
+    for answers in reinlm.generate(recipe=tree):
+        for completion, end in zip(answers.completions, answers.ends, strict=True):
+            if as_json:
+                row = {"prompt": answers.prompt, "completion": completion, "end": end}
+                typer.echo(json.dumps(row, ensure_ascii=False))
+            else:
+                typer.echo(completion)
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def _tree(
+    arguments: list[str] | None,
+    model: str | None,
+    data: str | None,
+    *,
+    reward: list[str] | None = None,
+    eval_data: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    output: Path | None = None,
+    algorithm: str | None = None,
+) -> dict[str, Any]:
+    """Recipe, then flags, then overrides: the later wins."""
+    words = list(arguments or [])
+    tree = read_recipe(words.pop(0)) if words and "=" not in words[0] else {}
+    for key in ("model", "data"):
+        if isinstance(tree.get(key), str | list):
+            tree[key] = {"path": tree[key]}
+    flags: dict[str, Any] = _given(
+        {
+            "model": {"path": model} if model else None,
+            "data": {"path": data} if data else None,
+            "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
+            "evaluation": {"data": {"eval": eval_data}} if eval_data else None,
+            "training": {"steps": steps} if steps is not None else None,
+            "run": {"output": str(output)} if output else None,
+            "algorithm": algorithm,
+            "seed": seed,
+        }
+    )
+    return apply_overrides(merge(tree, flags), words)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _command() -> str:
+    return shlex.join(["reinlm", *sys.argv[1:]])
+
+
+def _finish(result: RunResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    summary = result.summary
+    before, after = summary.get("before"), summary.get("after")
+    if before and after:
+        table = Table("", "before", "after", title=f"{summary['kind']}: {summary['steps']} steps")
+        for name in after:
+            if name.endswith(("/accuracy", "/loss", "/reward", "/mean_length", "/greedy_accuracy")) and name in before:
+                table.add_row(name, _figure(name, before[name]), _figure(name, after[name]))
+        console.print(table)
+    if summary.get("stopped"):
+        console.print(f"stopped early: {summary['stopped']}", markup=False)
+    for label, path in (("model ", result.folder / "checkpoints" / "last"), ("report", result.folder / "report.html")):
+        console.print(f"{label}  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.3f}"
+
+
+def _print_evaluation(metrics: dict[str, float], prompts: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("figure", "value", title=f"{prompts} prompts")
+    for name, value in metrics.items():
+        if name in ("accuracy_low", "accuracy_high"):
+            continue
+        if name == "accuracy":
+            shown = f"{value:.1%}  ({metrics['accuracy_low']:.1%} to {metrics['accuracy_high']:.1%}, 95 %)"
+        elif name.startswith("pass@") or name == "clipped_ratio":
+            shown = f"{value:.1%}"
+        else:
+            shown = f"{value:.4g}"
+        table.add_row(name, shown)
+    Console().print(table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. Exit codes: 0 done, 2 something to mend (one line on standard error), 130 interrupted."""
+    words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words
+    try:
+        code = app(args=words, standalone_mode=False)
+        _leave(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as error:
+        _leave(error.exit_code)
+    except click.ClickException as error:
+        _complain(*_explain(error))
+        _leave(2)
+    except ReinlmError as error:
+        if debug:
+            raise
+        _complain(error.message, error.hint)
+        _leave(2)
+    except (KeyboardInterrupt, click.Abort) as error:
+        if debug:
+            raise
+        _complain(str(error) or "interrupted", None, label="")
+        _leave(130)
+
+
+def _explain(error: click.ClickException) -> tuple[str, str | None]:
+    if isinstance(error, click.NoSuchOption):
+        near = error.possibilities[0] if error.possibilities else None
+        verb = error.ctx.command_path if error.ctx else "reinlm"
+        return f"unknown option {error.option_name!r}", f"did you mean {near}?" if near else f"see `{verb} --help`"
+    message = error.format_message().strip()
+    if message.startswith("No such command"):
+        name = message.split("'")[1]
+        commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+        near = nearest(name, commands)
+        return f"unknown command {name!r}", f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
+    return message[0].lower() + message[1:].rstrip("."), "see --help"
+
+
+def _complain(message: str, hint: str | None, label: str = "error: ") -> None:
+    sys.stdout.flush()
+    print(f"{label}{message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Configuration of the training verbs. Each part's own section is defined beside that part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from reinlm.config import Config
+from reinlm.data import DataConfig
+from reinlm.models import ModelConfig
+from reinlm.rewards import RewardConfig
+from reinlm.rollouts import SamplingConfig
+
+
+class OptimizerConfig(Config):
+    """AdamW with warm-up and a schedule."""
+
+    learning_rate: float = Field(1e-6, gt=0, lt=1)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After warm-up, over the run's optimizer steps: stay, or go down to `final_fraction` of the rate."""
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps over which the rate rises linearly from 0."""
+    final_fraction: float = Field(0.1, ge=0, le=1)
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    """On matrices alone: biases and norms do not decay."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    """The gradient's norm is clipped here; null switches clipping off."""
+    max_skipped: int = Field(5, ge=1)
+    """An update whose loss or gradient is not finite is skipped; after this many in a row the run stops."""
+
+    @field_validator("betas")
+    @classmethod
+    def _in_range(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("both betas must be in [0, 1)")
+        return betas
+
+
+class RolloutConfig(SamplingConfig):
+    """How prompts become groups of answers."""
+
+    group_size: int = Field(8, ge=1)
+    """Answers to each prompt."""
+    batch_size: int = Field(128, ge=1)
+    """Answers collected for each step; a multiple of group_size."""
+    max_attempts: int = Field(8, ge=1)
+    """Where an algorithm drops groups: rounds of sampling in which to fill the batch."""
+    max_running: int = Field(256, ge=1)
+    """Answers that the engine advances at once."""
+
+    @property
+    def groups(self) -> int:
+        return self.batch_size // self.group_size
+
+    @model_validator(mode="after")
+    def _divides(self) -> RolloutConfig:
+        if self.batch_size % self.group_size:
+            near = self.batch_size // self.group_size * self.group_size
+            options = " or ".join(str(n) for n in (near, near + self.group_size) if n)
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of group_size {self.group_size}; take {options}"
+            )
+        return self
+
+
+class TrainingConfig(Config):
+    """What every training loop has."""
+
+    steps: int | None = Field(None, ge=1)
+    """Steps of the run; null: as many as `epochs` takes."""
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the data, where `steps` is not given."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """Tokens, padding included, that go through the model at once; memory, not results, depends on it."""
+    packing: Literal["pad", "pack"] = "pad"
+    """Rows side by side with padding, or all sequences of a micro-batch in one row."""
+    logprob_chunk: int | None = Field(None, ge=1)
+    """Tokens whose vocabulary-wide logits exist at once; null: as many as take 512 MiB."""
+    autocast: Literal["auto", "off", "bfloat16"] = "auto"
+    """"auto": float32 weights compute in bfloat16 on CUDA, and in float32 elsewhere."""
+
+
+class SFTTraining(TrainingConfig):
+    """The loop of supervised fine-tuning."""
+
+    batch_size: int = Field(32, ge=1)
+    """Examples in an optimizer step."""
+
+
+class RLTraining(TrainingConfig):
+    """The loop of reinforcement learning."""
+
+    minibatches: int = Field(1, ge=1)
+    """Optimizer steps in one pass over a collected batch; groups are never split."""
+    passes: int = Field(1, ge=1)
+    """Passes over each collected batch."""
+
+
+class EvaluationConfig(Config):
+    """Scoring on prompts that training never sees."""
+
+    data: dict[str, DataConfig] = Field(default_factory=dict)
+    """Named sets: `{test: test.jsonl}`; a single path is the set `eval`."""
+    every: int = Field(0, ge=0)
+    """Steps between evaluations; 0: at the start and the end alone."""
+    samples: int = Field(1, ge=1)
+    """Answers to each prompt; pass@k up to this k."""
+    temperature: float = Field(1.0, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Null: as in training, or 256."""
+    correct_above: float = 0.5
+    """An answer counts as right where the first reward function gives more than this."""
+    stop_at: float | None = Field(None, ge=0, le=1)
+    """End the run early once the first set's accuracy reaches this."""
+    patience: int | None = Field(None, ge=1)
+    """End the run early after this many evaluations without a better one."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if value is None:
+            return {}
+        if isinstance(value, str | list) or (isinstance(value, Mapping) and "path" in value):
+            value = {"eval": value}
+        return {name: {"path": data} if isinstance(data, str | list) else data for name, data in value.items()}
+
+
+class RunConfig(Config):
+    """Where a run is kept, and how much of it."""
+
+    output: str | None = None
+    """The run's folder; null: `runs/` and the kind of run with a time stamp."""
+    save_every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0: at the end alone."""
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints kept, beside the best one."""
+    rollouts_every: int = Field(10, ge=0)
+    """Steps between those whose answers are written to `rollouts/`; 0: never."""
+    tensorboard: bool = True
+
+
+class VerbConfig(Config):
+    """What sft and rl share."""
+
+    model: ModelConfig
+    data: DataConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    run: RunConfig = RunConfig()
+    seed: int = Field(0, ge=0, lt=2**31)
+
+    @field_validator("model", "data", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return as_path(value)
+
+
+class SFTConfig(VerbConfig):
+    """`reinlm sft`: imitate completions."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5, schedule="cosine")
+    training: SFTTraining = SFTTraining()
+    reward: RewardConfig | None = None
+    """Scores sampled answers in evaluation; without it evaluation reports the loss alone."""
+    max_tokens: int | None = Field(None, ge=2)
+    """Longest example; null: the model's context."""
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _functions(cls, value: Any) -> Any:
+        return _reward(value)
+
+
+class RLConfig(VerbConfig):
+    """`reinlm rl`: improve a policy by reinforcement learning."""
+
+    reward: RewardConfig
+    algorithm: str | dict[str, Any] = "grpo"
+    """A name, or {base: name, …} with any of its choices replaced."""
+    rollout: RolloutConfig = RolloutConfig()
+    training: RLTraining = RLTraining()
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _functions(cls, value: Any) -> Any:
+        return _reward(value)
+
+    @model_validator(mode="after")
+    def _minibatches_divide(self) -> RLConfig:
+        if self.rollout.groups % self.training.minibatches:
+            raise ValueError(
+                f"training.minibatches {self.training.minibatches} does not divide the {self.rollout.groups} groups of a "
+                f"batch (rollout.batch_size {self.rollout.batch_size} / group_size {self.rollout.group_size})"
+            )
+        return self
+
+
+def _reward(value: Any) -> Any:
+    """A name, a function, or a list of them stands for the section; a mapping with a name is one function."""
+    if value is None or isinstance(value, Config):
+        return value
+    if isinstance(value, Mapping) and ("functions" in value or not value):
+        return value
+    return {"functions": value}
+
+
+class EvalConfig(Config):
+    """`reinlm eval`: score a model."""
+
+    model: ModelConfig
+    data: DataConfig
+    reward: RewardConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seed: int = Field(0, ge=0, lt=2**31)
+    output: str | None = None
+    """A JSONL file for all answers with their rewards."""
+
+    @field_validator("model", "data", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return as_path(value)
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _functions(cls, value: Any) -> Any:
+        return _reward(value)
+
+
+class GenerateConfig(Config):
+    """`reinlm generate`: sample from a model."""
+
+    model: ModelConfig
+    prompts: list[Any] = Field(min_length=1)
+    """Texts, or chats (lists of messages)."""
+    chat: Literal["auto", "always", "never"] = "auto"
+    """"auto": a text becomes a user message where the tokenizer has a chat template."""
+    system_prompt: str | None = None
+    samples: int = Field(1, ge=1)
+    sampling: SamplingConfig = SamplingConfig()
+    seed: int = Field(0, ge=0, lt=2**31)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return as_path(value)
+
+
+def as_path(value: Any) -> Any:
+    """A bare path or name stands for the section that holds it."""
+    return value if isinstance(value, Mapping | Config) else {"path": value}
+
+
+def dump(config: VerbConfig) -> dict[str, Any]:
+    """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
+    tree: dict[str, Any] = _plain({name: getattr(config, name) for name in type(config).model_fields})
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, Mapping) for item in value) and len(str(value)) > _LONG:
+            digest = hashlib.sha256(json.dumps(list(value), sort_keys=True, default=repr).encode()).hexdigest()
+            return f"<{len(value)} rows given in Python, sha256 {digest[:16]}>"
+        return [_plain(item) for item in value]
+    if callable(value):
+        return f"<{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))} given in Python>"
+    return value
+
+
+_LONG = 2000

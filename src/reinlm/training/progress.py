@@ -1,0 +1,93 @@
+"""What a person sees while a run goes on: a bar with the figures that matter, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+SHOWN = {
+    "loss": ("loss", "{:.3f}"),
+    "reward": ("reward", "{:.3f}"),
+    "entropy": ("entropy", "{:.2f}"),
+    "kl": ("kl", "{:.4f}"),
+    "completions/mean_length": ("length", "{:.0f}"),
+    "tokens_per_second": ("tok/s", "{:,.0f}"),
+}
+"""metric -> (label, format), in the order shown."""
+
+HIDDEN_BESIDE_REWARD = "loss"
+"""A surrogate's value says nothing; where there is a reward it is not shown."""
+
+LINE_SECONDS = 10.0
+"""Without a terminal a line is printed this often, and at every evaluation."""
+
+
+class Progress:
+    """Shows a run on standard error. `quiet` shows nothing."""
+
+    def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, quiet=quiet)
+        self.quiet = quiet
+        self._bar: RichProgress | None = None
+        self._last_line = 0.0
+        self._accuracy = ""
+        self._total = 0
+
+    @contextmanager
+    def run(self, title: str, total: int, done: int) -> Iterator[None]:
+        """Show steps `done` to `total` of a run."""
+        self._total, self._title, self._accuracy = total, title, ""
+        if self.quiet or not self.console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=self.console) as bar:
+            self._bar = bar
+            self._task = bar.add_task(title, total=total, completed=done, figures="")
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of a finished step."""
+        evaluated = [(n.removeprefix("eval/").removesuffix("/accuracy"), v) for n, v in metrics.items() if _is_accuracy(n)]
+        if evaluated:
+            self._accuracy = " ".join(f"{name} accuracy {value:.1%}" for name, value in evaluated)
+        figures = self._figures(metrics)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, figures=figures)
+        elif not self.quiet and (evaluated or step == self._total or time.monotonic() - self._last_line > LINE_SECONDS):
+            self._last_line = time.monotonic()
+            print(f"{self._title} {step}/{self._total}  {figures}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            (self._bar.console if self._bar else self.console).print(text, markup=False, highlight=False)
+
+    def _figures(self, metrics: Mapping[str, float]) -> str:
+        shown = [
+            f"{label} {form.format(metrics[name])}"
+            for name, (label, form) in SHOWN.items()
+            if name in metrics and not (name == HIDDEN_BESIDE_REWARD and "reward" in metrics)
+        ]
+        return "  ".join([*shown, self._accuracy] if self._accuracy else shown)
+
+
+def _is_accuracy(name: str) -> bool:
+    return name.startswith("eval/") and name.endswith("/accuracy")

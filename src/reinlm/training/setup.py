@@ -1,0 +1,117 @@
+"""What the training verbs do before their first step: check what is cheap, then load, then make the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reinlm.errors import InputError
+from reinlm.models import ModelConfig, Policy, load_policy
+from reinlm.rollouts import HFEngine
+from reinlm.runs import RunFolder
+from reinlm.training.config import TrainingConfig, VerbConfig, dump
+
+MAY_CHANGE = ("run", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
+"""Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
+
+
+def output_folder(config: VerbConfig, kind: str) -> Path:
+    """The folder that the configuration names, or a new one with a time stamp."""
+    return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool) -> Path:
+    """Refuse a run folder that cannot be used before anything slow happens."""
+    if resume and config.run.output is None:
+        raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
+    path = output_folder(config, kind)
+    RunFolder.check(
+        path, kind=kind, config=dump(config), resume=resume, overwrite=overwrite, may_change=MAY_CHANGE
+    )
+    return path
+
+
+def training_policy(config: ModelConfig, model: Any = None) -> Policy:
+    """The policy to train: a loaded model as it is, else the configured one, with float32 weights for "auto".
+
+    Weights in bfloat16 lose updates smaller than 1/256 of a weight without a word, which at the learning rates of RL is
+    nearly all of them; so "auto" keeps float32 weights here and computes in bfloat16 under autocast.
+    """
+    if model is not None:
+        return load_policy(model)
+    return load_policy(config.model_copy(update={"dtype": "float32"}) if config.dtype == "auto" else config)
+
+
+def autocast(config: TrainingConfig, policy: Policy) -> torch.dtype | None:
+    """The dtype to compute in, or None for that of the weights."""
+    float32 = policy.model.dtype == torch.float32
+    if config.autocast == "bfloat16" or (config.autocast == "auto" and float32 and policy.device.type == "cuda"):
+        return torch.bfloat16
+    return None
+
+
+def computing(policy: Policy, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Autocast to `dtype`, or nothing."""
+    return contextlib.nullcontext() if dtype is None else torch.autocast(policy.device.type, dtype=dtype)
+
+
+def engine_for(policy: Policy, dtype: torch.dtype | None = None, max_running: int = 256) -> HFEngine:
+    """The in-process engine on the policy's own weights, computing as the trainer does."""
+    return HFEngine(
+        policy.model,
+        policy.tokenizer,
+        pad_id=policy.pad_id,
+        context_length=policy.context_length,
+        max_batch=max_running,
+        autocast_dtype=dtype,
+    )
+
+
+def prompt_room(policy: Policy, max_new_tokens: int) -> int | None:
+    """The longest prompt, in tokens, that leaves room for an answer; None where the context has no limit."""
+    if policy.context_length is None:
+        return None
+    room = policy.context_length - max_new_tokens
+    if room < 1:
+        raise InputError(
+            f"max_new_tokens {max_new_tokens} leaves no room for a prompt in a context of {policy.context_length} tokens",
+            hint=f"set max_new_tokens below {policy.context_length}",
+        )
+    return room
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's random numbers."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def total_steps(config: TrainingConfig, items: int, per_step: int) -> int:
+    """`steps`, or as many as `epochs` passes over the data take."""
+    return config.steps or max(1, math.ceil(config.epochs * items / per_step))
+
+
+class Phases:
+    """Seconds by phase of a step: `time/rollout`, `time/update`, …"""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            key = f"time/{name}"
+            self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - started

@@ -1,0 +1,88 @@
+"""`eval` and `generate`: what can be done with a model without training it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reinlm.data import DataConfig, load_prompts
+from reinlm.errors import InputError
+from reinlm.models import load_policy
+from reinlm.rewards import build_rewards
+from reinlm.rollouts import collect
+from reinlm.training.collection import rollout_rows
+from reinlm.training.config import EvalConfig, GenerateConfig
+from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
+from reinlm.training.setup import engine_for, prompt_room
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Answers to one prompt."""
+
+    prompt: str | Sequence[Any]
+    completions: tuple[str, ...]
+    ends: tuple[str, ...]
+
+
+def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
+    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls."""
+    output = Path(config.output) if config.output else None
+    if output is not None and not output.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+    with build_rewards(config.reward) as rewards:
+        policy = load_policy(config.model if model is None else model)
+        sampling = evaluation_sampling(config.evaluation, policy.stops)
+        prompts = load_prompts(config.data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, sampling.max_new_tokens))
+        rewards.check(prompts.items)
+        result = evaluate(
+            engine_for(policy),
+            prompts.items,
+            rewards,
+            sampling=sampling,
+            samples=config.evaluation.samples,
+            tokenizer=policy.tokenizer,
+            seed=config.seed,
+            tag="eval",
+            correct_above=config.evaluation.correct_above,
+        )
+    if output is not None:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rollout_rows(result.groups, None))
+        output.write_text("".join(lines), encoding="utf-8")
+    return result
+
+
+def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generated]:
+    """Sample answers to prompts. What the verb `generate` calls."""
+    policy = load_policy(config.model if model is None else model)
+    chat = config.chat
+    if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):
+        chat = "always"
+    data = DataConfig(path=[{"prompt": prompt} for prompt in config.prompts], chat=chat, system_prompt=config.system_prompt)
+    prompts = load_prompts(
+        data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, config.sampling.max_new_tokens)
+    )
+    groups = collect(
+        engine_for(policy),
+        prompts.items,
+        group_size=config.samples,
+        sampling=config.sampling.sampling(policy.stops),
+        seed=config.seed,
+        tag="generate",
+        tokenizer=policy.tokenizer,
+    )
+    return [
+        Generated(
+            prompt=group.prompt.content,
+            completions=tuple(_text(rollout.completion) for rollout in group.rollouts),
+            ends=tuple(rollout.end for rollout in group.rollouts),
+        )
+        for group in groups
+    ]
+
+
+def _text(completion: str | Sequence[Any]) -> str:
+    return completion if isinstance(completion, str) else "".join(str(message["content"]) for message in completion)
