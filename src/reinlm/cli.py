@@ -8,23 +8,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 import reinlm
-from reinlm.config import apply_overrides, merge, read_recipe
 from reinlm.errors import ReinlmError, nearest
 
 if TYPE_CHECKING:
     from reinlm.training.loop import RunResult
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What the parser raises; typer brings its own copy of click, which it does not export."""
+
 app = typer.Typer(
     name="reinlm",
     help="Improve language models by reinforcement learning, from a laptop to a cluster.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
 )
 
 Arguments = Annotated[
@@ -55,7 +55,8 @@ def root(
 ) -> None:
     if version:
         typer.echo(reinlm.__version__)
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -135,6 +136,8 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length."""
+    from reinlm.config import merge
+
     tree = _tree(arguments, model, data, reward=reward, seed=seed)
     settings = {"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens}
     tree = merge(tree, {"evaluation": _given(settings)} if _given(settings) else {})
@@ -159,6 +162,8 @@ def generate(
     debug: Debug = False,
 ) -> None:
     """Sample from a model."""
+    from reinlm.config import merge
+
     tree = _tree(arguments, model, None, seed=seed)
     if prompt:
         tree["prompts"] = [sys.stdin.read().strip() if text == "-" else text for text in prompt]
@@ -189,6 +194,8 @@ def _tree(
     algorithm: str | None = None,
 ) -> dict[str, Any]:
     """Recipe, then flags, then overrides: the later wins."""
+    from reinlm.config import apply_overrides, merge, read_recipe
+
     words = list(arguments or [])
     tree = read_recipe(words.pop(0)) if words and "=" not in words[0] else {}
     for key in ("model", "data"):
@@ -265,9 +272,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(args=words, standalone_mode=False)
         _leave(code if isinstance(code, int) else 0)
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         _leave(error.exit_code)
-    except click.ClickException as error:
+    except UsageError as error:
         _complain(*_explain(error))
         _leave(2)
     except ReinlmError as error:
@@ -275,25 +282,28 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _complain(error.message, error.hint)
         _leave(2)
-    except (KeyboardInterrupt, click.Abort) as error:
+    except (KeyboardInterrupt, typer.Abort) as error:
         if debug:
             raise
         _complain(str(error) or "interrupted", None, label="")
         _leave(130)
 
 
-def _explain(error: click.ClickException) -> tuple[str, str | None]:
-    if isinstance(error, click.NoSuchOption):
-        near = error.possibilities[0] if error.possibilities else None
-        verb = error.ctx.command_path if error.ctx else "reinlm"
-        return f"unknown option {error.option_name!r}", f"did you mean {near}?" if near else f"see `{verb} --help`"
-    message = error.format_message().strip()
+def _explain(error: Exception) -> tuple[str, str | None]:
+    """One line for what the parser did not understand, and the nearest thing that it would."""
+    context: Any = getattr(error, "ctx", None)
+    words = getattr(error, "option_name", None) or getattr(error, "param", None)
+    if isinstance(words, str):
+        options = [name for option in context.command.params for name in option.opts if name.startswith("--")]
+        near = nearest(words, options)
+        return f"unknown option {words!r}", f"did you mean {near}?" if near else f"known: {', '.join(options)}"
+    message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     if message.startswith("No such command"):
         name = message.split("'")[1]
-        commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+        commands = sorted(context.command.commands)
         near = nearest(name, commands)
         return f"unknown command {name!r}", f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
-    return message[0].lower() + message[1:].rstrip("."), "see --help"
+    return message[0].lower() + message[1:].rstrip("."), f"see `{context.command_path} --help`" if context else None
 
 
 def _complain(message: str, hint: str | None, label: str = "error: ") -> None:
