@@ -1,1 +1,1 @@
-"""TODO"""
+"""Tasks that need no data from outside."""

@@ -1,0 +1,240 @@
+"""Columns: templates over them, the user's names mapped to those used here, and what each must hold."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from reinlm.data.rows import BadRow, Row, listed
+from reinlm.errors import InputError, nearest
+from reinlm.records import Message
+
+Kind = Literal["any", "prompt", "example", "pair"]
+"""What rows are for: anything, a prompt to answer, an example to imitate, or a preference between two answers."""
+
+CONVENTIONS: dict[Kind, tuple[tuple[str, ...], ...]] = {
+    "any": (),
+    "prompt": (("prompt",), ("messages",)),
+    "example": (("prompt", "completion"), ("messages",), ("text",)),
+    "pair": (("prompt", "chosen", "rejected"),),
+}
+"""The columns that serve each kind; the first alternative that the data have is taken."""
+
+KNOWN_LAYOUTS: tuple[dict[str, str], ...] = (
+    {"prompt": "question", "completion": "answer"},  # GSM8K
+    {"prompt": "problem", "completion": "solution"},  # MATH
+    {"prompt": "problem", "completion": "answer"},
+)
+"""Column names of well-known data sets; they map themselves where the data have no prompt, messages or text."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Template:
+    """Text with columns in braces; `{{` and `}}` are plain braces.
+
+    Example:
+        >>> Template("Question: {prompt}", "prompt_template").fill(Row("data[0]", {"prompt": "1+1?"}))
+        'Question: 1+1?'
+
+    Raises InputError when the braces do not match or hold anything but a column's name.
+    """
+
+    def __init__(self, text: str, option: str) -> None:
+        try:
+            pieces = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise InputError(
+                f"{option}: cannot read {text!r}: {error}", hint="write {{ and }} for plain braces"
+            ) from error
+        if any(name == "" or spec or conversion for _, name, spec, conversion in pieces):
+            raise InputError(f"{option}: cannot read {text!r}", hint="between braces stands a column's name alone")
+        self.text = text
+        self._pieces = [(literal, name) for literal, name, _, _ in pieces]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns named, in order."""
+        return [name for _, name in self._pieces if name is not None]
+
+    def fill(self, row: Row) -> str:
+        """The text for one row. Raises BadRow where a named column is missing, or is neither text nor a number."""
+        parts = []
+        for literal, name in self._pieces:
+            parts.append(literal)
+            if name is None:
+                continue
+            value = row.columns.get(name)
+            if value is None:
+                raise missing(row, name)
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise BadRow(row.where, f"column {name!r} is not text", f" but {type(value).__name__}")
+            parts.append(str(value))
+        return "".join(parts)
+
+
+class ColumnMap:
+    """Which of the user's columns stand for which names used here.
+
+    A mapped column keeps its own name too, so that a verifier still finds `answer` when it is also the completion; only
+    the one that becomes the prompt is renamed.
+    """
+
+    def __init__(self, mapping: Mapping[str, str], present: set[str], source: str) -> None:
+        self._plain = {target: value for target, value in mapping.items() if value in present or "{" not in value}
+        self._templates = {
+            target: Template(value, f"columns.{target}")
+            for target, value in mapping.items()
+            if target not in self._plain
+        }
+        for target, value in self._plain.items():
+            require_column(value, present, source, f"columns.{target}")
+        for target, template in self._templates.items():
+            for name in template.columns:
+                require_column(name, present, source, f"columns.{target}")
+
+    def apply(self, row: Row) -> Row:
+        """The row under the names used here. Raises BadRow where it lacks a mapped column."""
+        columns = dict(row.columns)
+        for target, name in self._plain.items():
+            if name not in row.columns:
+                raise missing(row, name)
+            columns[target] = row.columns[name]
+        columns.update({target: template.fill(row) for target, template in self._templates.items()})
+        renamed = self._plain.get("prompt")
+        if renamed is not None and renamed not in {*self._plain, *self._templates}:
+            del columns[renamed]
+        return Row(row.where, columns)
+
+
+def resolve(mapping: Mapping[str, str] | None, present: set[str], kind: Kind, source: str) -> ColumnMap:
+    """The user's mapping, with the names of a known layout where the data name no prompt, messages or text.
+
+    Raises InputError for a mapping to a column that no row has; it names the column, the source and the columns there are.
+    """
+    own = dict(mapping or {})
+    wanted = {name for alternative in CONVENTIONS[kind] for name in alternative}
+    if not {"prompt", "messages", "text"} & (present | own.keys()):
+        layout = next((known for known in KNOWN_LAYOUTS if present >= set(known.values())), {})
+        own = {target: name for target, name in layout.items() if target in wanted} | own
+    return ColumnMap(own, present, source)
+
+
+def alternative(kind: Kind, present: set[str], source: str) -> tuple[str, ...]:
+    """The columns that serve `kind` in these data. Raises InputError where they lack them."""
+    options = CONVENTIONS[kind]
+    for option in options:
+        if present >= set(option):
+            return option
+    if not options:
+        return ()
+    best = max(options, key=lambda option: len(present & set(option)))
+    lacking = next(name for name in best if name not in present)
+    raise InputError(
+        f"{source} has no column {lacking!r} (columns: {listed(present)})",
+        hint=f"needs {' or '.join('+'.join(option) for option in options)}; "
+        f"other names are mapped with columns: {{{lacking}: YOUR_COLUMN}}",
+    )
+
+
+def require_column(name: str, present: set[str], source: str, option: str) -> None:
+    """Raises InputError when no row of the source has column `name`."""
+    if name not in present:
+        near = nearest(name, present)
+        guess = f"did you mean {near!r}? " if near else ""
+        raise InputError(
+            f"{option} names column {name!r}, which {source} does not have", hint=f"{guess}columns: {listed(present)}"
+        )
+
+
+def missing(row: Row, name: str) -> BadRow:
+    """The verdict on a row without a value in column `name`."""
+    return BadRow(row.where, f"column {name!r} is missing", f" (columns: {listed(row.columns)})")
+
+
+def text_column(row: Row, name: str) -> str:
+    """The text in a column. Raises BadRow where it is missing, mistyped, empty or not clean Unicode."""
+    value = row.columns.get(name)
+    if value is None:
+        raise missing(row, name)
+    if not isinstance(value, str):
+        raise BadRow(row.where, f"column {name!r} is not text", f" but {type(value).__name__}")
+    if not value.strip():
+        raise BadRow(row.where, f"column {name!r} is empty")
+    _clean(row.where, f"column {name!r}", value)
+    return value
+
+
+def content_column(row: Row, name: str) -> str | tuple[Message, ...]:
+    """The text or the chat messages in a column. Raises BadRow where it holds neither."""
+    value = row.columns.get(name)
+    if isinstance(value, list | tuple):
+        return _messages(row.where, name, value)
+    if value is not None and not isinstance(value, str):
+        raise BadRow(row.where, f"column {name!r} is neither text nor chat messages", f" but {type(value).__name__}")
+    return text_column(row, name)
+
+
+def messages_column(row: Row, name: str) -> tuple[Message, ...]:
+    """The chat messages in a column. Raises BadRow where it holds anything else."""
+    value = row.columns.get(name)
+    if value is None:
+        raise missing(row, name)
+    if not isinstance(value, list | tuple):
+        raise BadRow(row.where, f"column {name!r} is not a list of chat messages", f" but {type(value).__name__}")
+    return _messages(row.where, name, value)
+
+
+def check_row(row: Row, names: Sequence[str]) -> None:
+    """Raises BadRow when one of these columns does not hold what its name promises."""
+    for name in names:
+        if name == "messages":
+            messages_column(row, name)
+        elif name == "text":
+            text_column(row, name)
+        else:
+            content_column(row, name)
+
+
+def _messages(where: str, column: str, value: Sequence[Any]) -> tuple[Message, ...]:
+    if not value:
+        raise BadRow(where, f"column {column!r} is empty", hint="a chat has at least one message")
+    return tuple(_message(where, column, index, item) for index, item in enumerate(value))
+
+
+def _message(where: str, column: str, index: int, value: Any) -> Message:
+    """One message without its empty fields, which Parquet and datasets add where other messages have them."""
+    place = f", message {index + 1}"
+    if not isinstance(value, Mapping):
+        raise BadRow(where, f"column {column!r} holds what is not a message", f"{place}: {type(value).__name__}")
+    message = {key: item for key, item in value.items() if item is not None}
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        near = nearest(role, ROLES) if isinstance(role, str) else None
+        hint = f"did you mean {near!r}? " if near else ""
+        raise BadRow(
+            where,
+            f"column {column!r} has an unknown role",
+            f"{place}: {role!r}",
+            hint=f"{hint}roles: {', '.join(ROLES)}",
+        )
+    may_be_empty = role == "tool" or bool(message.get("tool_calls"))
+    if content is None and not message.get("tool_calls"):
+        raise BadRow(where, f"column {column!r} has a message without content", place)
+    if content is not None and not isinstance(content, str):
+        raise BadRow(where, f"column {column!r} has content that is not text", f"{place}: {type(content).__name__}")
+    if content is not None and not content.strip() and not may_be_empty:
+        raise BadRow(where, f"column {column!r} has a message with empty content", place)
+    _clean(where, f"column {column!r}", content or "")
+    return message
+
+
+def _clean(where: str, what: str, text: str) -> None:
+    """Tokenizers cannot read lone surrogates, and a NUL is a sign of a broken export."""
+    if "\0" in text:
+        raise BadRow(where, f"{what} holds a NUL character", f" at position {text.index(chr(0))}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadRow(where, f"{what} holds a lone surrogate", f" at position {error.start}") from error

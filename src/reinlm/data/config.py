@@ -1,0 +1,88 @@
+"""Which data, and how rows become prompts or examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from reinlm.config import Config
+
+_OWN_TEMPLATE_ARGUMENTS = {
+    "tokenize",
+    "add_generation_prompt",
+    "continue_final_message",
+    "return_dict",
+    "return_tensors",
+}
+
+
+class DataConfig(Config):
+    """Data and how to read them. A bare path or list of rows in its place means `path`.
+
+    Example:
+        DataConfig(path="train.jsonl", columns={"prompt": "problem", "completion": "solution"}, on_bad_row="skip")
+    """
+
+    path: str | list[Any]
+    """A file (.jsonl, .json, .csv, each also .gz; .parquet), a data set folder, a Hugging Face data set's name, a list of
+    these, or a list of rows (dicts)."""
+    split: str | None = None
+    """Which split of a data set folder or name: `train` by default, or the only one. An error with plain files."""
+    subset: str | None = None
+    """The configuration of a Hugging Face data set that has several (`main` of openai/gsm8k). An error with plain files."""
+    columns: dict[str, str] | None = None
+    """Your columns under the names used here: `{prompt: problem, completion: solution}`. A value may also be a template
+    over columns: `"{instruction}\\n{input}"`."""
+    system_prompt: str | None = Field(default=None, min_length=1)
+    """Put before chats that have no system message of their own. An error with plain text prompts."""
+    prompt_template: str | None = None
+    """The prompt around the prompt, any column may be named: `"Question: {prompt}\\nAnswer:"`. For text prompts."""
+    chat: Literal["auto", "always", "never"] = "auto"
+    """auto: messages are chats and text is plain; always: a text prompt becomes a user message; never: messages are errors."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the chat template (`{enable_thinking: false}`). An error where no chat is rendered."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """A row that is wrong stops the run, or is skipped and counted by reason."""
+    on_long_prompt: Literal["stop", "skip"] = "stop"
+    """A prompt or example over the limit of tokens stops the run, or is skipped and counted. Nothing is ever cut."""
+    limit: int | None = Field(default=None, ge=1)
+    """Read only the first rows, this many (wrong ones count too)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return value if isinstance(value, Mapping | DataConfig) else {"path": value}
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _plain_path(cls, value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+            return [str(item) if isinstance(item, Path) else item for item in value]
+        return value
+
+    @field_validator("path")
+    @classmethod
+    def _no_empty_path(cls, value: str | list[Any]) -> str | list[Any]:
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("must name a file or a data set")
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _free_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        taken = sorted(_OWN_TEMPLATE_ARGUMENTS & value.keys())
+        if taken:
+            raise ValueError(f"{', '.join(taken)} cannot be set here: reinlm renders the template in its own way")
+        return value
+
+    @model_validator(mode="after")
+    def _chat_options_need_chat(self) -> DataConfig:
+        for name in ("system_prompt", "chat_template_kwargs"):
+            if self.chat == "never" and getattr(self, name):
+                raise ValueError(f"{name} has no effect with chat='never'; take one of the two out")
+        return self

@@ -1,0 +1,101 @@
+"""A row with its place, what is wrong with a row, and what a loader hands back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from reinlm.errors import InputError
+
+T = TypeVar("T")
+OnBad = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as the user wrote it, and where it stands.
+
+    Example:
+        Row(where="train.jsonl:17", columns={"prompt": "12+30=", "answer": "42"})
+    """
+
+    where: str
+    """`FILE:LINE` (1-based line on which the row starts), `FILE:ROW` where a format has no lines, `data[INDEX]` from Python."""
+    columns: Mapping[str, Any]
+
+
+class BadRow(Exception):  # noqa: N818 - a verdict on a row, not yet an error: it may be skipped and counted
+    """What is wrong with one row.
+
+    `reason` is the part that many rows can share, and is what skipped rows are counted by; `detail` is this row's own.
+    """
+
+    def __init__(self, where: str, reason: str, detail: str = "", hint: str | None = None) -> None:
+        super().__init__(f"{where}: {reason}{detail}")
+        self.where, self.reason, self.detail, self.hint = where, reason, detail, hint
+
+
+class BadRows:
+    """Decides about bad rows: the first one stops, or each is skipped and counted by reason."""
+
+    def __init__(self, on_bad_row: OnBad) -> None:
+        self.on_bad_row = on_bad_row
+        self.counts: Counter[str] = Counter()
+
+    def add(self, bad: BadRow) -> None:
+        """Count the row. Raises InputError when bad rows stop the run."""
+        if self.on_bad_row == "stop":
+            hint = "mend the row, or set on_bad_row: skip to leave such rows out"
+            raise InputError(one_line(str(bad)), hint=f"{bad.hint}; {hint}" if bad.hint else hint) from bad
+        self.counts[bad.reason] += 1
+
+    def require_some(self, kept: Sequence[object], source: str) -> None:
+        """Raises InputError when no row is left: the data are empty, or every row was skipped."""
+        if kept:
+            return
+        if not self.counts:
+            raise InputError(f"{source}: no rows", hint="give at least one row")
+        raise InputError(f"{source}: no row is usable: {tally(self.counts)}", hint="mend the rows, or give other data")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """What a loader hands back: the items in the order of their rows, and how many rows were left out, by reason.
+
+    Example:
+        Loaded(items=(prompt_1, prompt_2), skipped={"column 'prompt' is empty": 3})
+    """
+
+    items: tuple[T, ...]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        return self.items[index]
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """The counts in words, the most frequent first: `3 × invalid JSON, 1 × column 'prompt' is empty`."""
+    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def one_line(text: str, width: int = 300) -> str:
+    """`text` without line breaks, cut at `width` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Column names as a message shows them, sorted and comma-separated; `none` where there are none."""
+    return ", ".join(sorted(names)) or "none"
