@@ -1,4 +1,4 @@
-"""Rewards: what is an answer worth. Rules and maths that come with reinlm, functions that users write, and the processes that run them.
+"""Rewards: what an answer is worth, by rules, by maths, or by functions that users write.
 
 with build_rewards(["math", {"name": "rewards.py:polite", "weight": 0.1}]) as rewards:
     scored = rewards.score(groups, TrainerState(global_step=3, max_steps=100))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -60,8 +61,8 @@ class ExactMatch(Builtin):
 class Regex(Builtin):
     """1 where the pattern is found in the answer, else 0. `.` matches line breaks too.
 
-    With `column`, the last match must also say what that column holds: its first group, or all of it where there is no group,
-    is compared with the column's value as text, white space aside.
+    With `column`, the last match must also say what that column holds: its first group, or all of it where there is
+    no group, is compared with the column's value as text, white space aside.
 
     Example:
         {"name": "regex", "pattern": "#### (-?[0-9]+)", "column": "answer"}
@@ -88,21 +89,20 @@ class Regex(Builtin):
 
     def score(self, text: str, length: int, columns: Mapping[str, Any]) -> float:
         pattern = re.compile(self.pattern, re.DOTALL)
-        match = pattern.fullmatch(text.strip()) if self.full else None
-        if not self.full:
-            for match in pattern.finditer(text):
-                if self.column is None:
-                    break
-        if match is None:
-            return 0.0
-        if self.column is None:
-            return 1.0
+        if self.full:
+            match = pattern.fullmatch(text.strip())
+        elif self.column is None:
+            match = pattern.search(text)
+        else:
+            match = next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+        if match is None or self.column is None:
+            return float(match is not None)
         said = match.group(1 if pattern.groups else 0)
         return float(said is not None and said.strip() == str(columns[self.column]).strip())
 
 
 class Format(Regex):
-    """`regex` with the format of DeepSeek-R1 (arXiv 2501.12948): `<think>…</think> <answer>…</answer>` and nothing else.
+    """`regex` with the format of DeepSeek-R1 (arXiv 2501.12948): `<think>…</think> <answer>…</answer>`, no more.
 
     Example:
         "format"
@@ -113,7 +113,7 @@ class Format(Regex):
 
 
 class Length(Builtin):
-    """A reward in [-1, 0] for the number of tokens that the policy chose, n; exactly one of `target` and `max` is given.
+    """A reward in [-1, 0] for n, the number of tokens that the policy chose. Takes either `target` or `max`.
 
     `target`: -min(1, |n - target| / target).
     `max` with `margin`: 0 up to max - margin, then falling linearly to -1 at max, and -1 beyond: the soft overlong
@@ -149,8 +149,9 @@ class Length(Builtin):
 class Math(Builtin):
     r"""1 where math-verify finds the answer equal to the gold answer, else 0; an answer that cannot be read is 0.
 
-    Gold is the column `answer`, or `solution` where there is no `answer`. A gold text with `####` (GSM8K) counts from the last
-    one on. The answer is what stands after a last `####`, else what math-verify extracts: `\boxed{…}`, "the answer is …", the last number.
+    Gold is the column `answer`, or `solution` where there is no `answer`. A gold text with `####` (GSM8K) counts
+    from the last one on. The answer is what stands after a last `####`, else what math-verify extracts: `\boxed{…}`,
+    "the answer is …", the last number.
 
     Example:
         {"name": "math", "column": "ground_truth"}
@@ -221,7 +222,7 @@ _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 
 
 def _final(text: str) -> str:
-    """The part of an answer to read: a last `#### N` where it is one (not a Markdown heading), boxed; else all of it."""
+    """The part of an answer to read: its last `#### N`, unless that is a Markdown heading; else all of it."""
     marks = list(_MARK.finditer(text))
     if not marks:
         return text

@@ -1,4 +1,4 @@
-"""Reward functions as things that can be named, loaded and called, here or in a worker process. Imports nothing heavy."""
+"""Reward functions as things that can be named, loaded and called, here or in a worker process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Parameters:
     """It has `**kwargs`."""
 
     def chosen(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Which of the arguments it is passed, given these data columns; an `InputError` for one that does not exist."""
+        """Which of the arguments it is passed; an `InputError` for one that is no column and is required."""
         offered = (*ALWAYS, *columns)
         for name in self.required:
             if name not in offered:
@@ -80,7 +80,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def source_of(function: Callable[..., Any]) -> Source | None:
-    """Where another process would find `function`, or None for lambdas, closures, objects and what `__main__` defines."""
+    """Where another process finds `function`; None for lambdas, closures, objects and what `__main__` defines."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__", "__mp_main__") or not inspect.isfunction(function) or not name.isidentifier():
         return None
@@ -106,7 +106,8 @@ def load(source: Source) -> Callable[..., Any]:
         raise InputError(f"{source.place} has no function {source.function!r}", hint=hint)
     if not callable(function):
         raise InputError(f"{source.function!r} in {source.place} is not a function but {type(function).__name__}")
-    return function  # type: ignore[no-any-return]
+    found: Callable[..., Any] = function
+    return found
 
 
 def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -153,7 +153,8 @@ class _Slot:
         """Take what the worker has said; True once `outcome` is the job's."""
         if not self.busy:  # it could not even be sent
             return True
-        assert self.channel is not None and self._process is not None
+        assert self.channel is not None
+        assert self._process is not None
         if wait([self.channel], timeout=0):
             return self._hear()
         if self._process.poll() is not None and not wait([self.channel], timeout=0):
@@ -191,13 +192,9 @@ class _Slot:
                 command,
                 pass_fds=(theirs.fileno(), read),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # prints of a reward function join the logs, and stay out of what the command line prints
+                stdout=2,  # what a function prints stays out of what the command line prints
                 start_new_session=True,
-                env={
-                    "PYTHONHASHSEED": "0",
-                    **os.environ,
-                    IN_WORKER: "1",
-                },  # sets are walked in the same order in every run
+                env={"PYTHONHASHSEED": "0", **os.environ, IN_WORKER: "1"},  # sets keep their order from run to run
             )
         except OSError as error:
             raise RunError(f"a reward worker cannot be started: {error}") from error

@@ -114,9 +114,9 @@ class RewardSet:
     def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored:
         """The rewards of every rollout, as events in the order of the rewards.
 
-        A rollout whose end is `error` is not scored. What a reward failed on is left without events, and counted, where the set
-        was built with `on_error="skip"`; else `RunError` names reward and sample. A function that runs in this process and overruns its
-        time limit raises `RunError` in either case, because it cannot be stopped.
+        A rollout whose end is `error` is not scored. An answer that a reward failed on raises `RunError`, which names
+        both; with `on_error="skip"` it is left without any event, and counted. A function that overruns its limit in
+        this process raises `RunError` in either case, because it cannot be stopped.
         """
         if not self._finalizer.alive:
             raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
@@ -128,7 +128,8 @@ class RewardSet:
             if rollout.end != "error"
         ]
         events: dict[tuple[int, int], list[RewardEvent]] = {(s.group, s.index): [] for s in samples}
-        failures, messages = dict.fromkeys(self.names, 0), {}
+        failures = dict.fromkeys(self.names, 0)
+        messages: dict[str, str] = {}
         failed: set[tuple[int, int]] = set()
         for reward, entries in self._entries(samples, state or TrainerState()):
             for sample, entry in zip(samples, entries, strict=True):
@@ -161,7 +162,7 @@ class RewardSet:
         self.close()
 
     def _entries(self, samples: Sequence[_Sample], state: TrainerState) -> list[tuple[_Reward, list[Entry]]]:
-        """What each reward says of each sample. All workers' calls go out at once, then those of this process, one by one."""
+        """What each reward says of each sample. The workers' calls all go out at once; those of this process follow."""
         if not samples:
             return []
         columns = _columns([sample.rollout.prompt for sample in samples])
@@ -206,7 +207,7 @@ class RewardSet:
             raise RunError(f"reward {reward.name!r} {failure.text}", hint=hint)
 
     def _call_here(self, reward: _Reward, arguments: Mapping[str, Any], count: int) -> list[Entry] | Failure:
-        """Call a function in this process; with a time limit in a thread, which can be waited for and not be stopped."""
+        """Call a function in this process: with a time limit in a thread, which can be left behind but not stopped."""
         assert reward.function is not None
         function = reward.function
         if self._limit is None or isinstance(function, Builtin):
@@ -217,8 +218,10 @@ class RewardSet:
         thread.join(self._limit)
         if not box:
             raise RunError(
-                f"reward {reward.name!r} overran its time limit of {self._limit:g} s inside this process, where it cannot be stopped",
-                hint="put it into a file and name it as file.py:function, so that it runs in a process that can be killed; or raise time_limit",
+                f"reward {reward.name!r} overran its time limit of {self._limit:g} s in this process, "
+                "where it cannot be stopped",
+                hint="put it into a file and name it as file.py:function, so that it runs in a process that can be "
+                "killed; or raise time_limit",
             )
         return box[0]
 
@@ -232,8 +235,9 @@ def build_rewards(
 ) -> RewardSet:
     """Find, import and check the rewards that `spec` names.
 
-    Importable functions run in worker processes that are killed when they overrun `time_limit` (seconds a call). Lambdas, closures, objects and
-    functions of the main program run in this process. A `RewardConfig` brings the other arguments itself.
+    Importable functions run in worker processes that are killed when they overrun `time_limit` (seconds a call).
+    Lambdas, closures, objects and functions of the main program run in this process. A `RewardConfig` brings the
+    other arguments itself.
 
     Raises:
         InputError: an unknown name, an option that does not exist, a file or function that cannot be imported.
@@ -313,7 +317,7 @@ def _plain(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str,
 
 
 def _columns(prompts: Sequence[Prompt]) -> tuple[str, ...]:
-    """Every column that some prompt has, in order of appearance; those named like an argument of every reward stand back."""
+    """Every column that some prompt has, in order of appearance, except those named like another argument."""
     return tuple(dict.fromkeys(name for prompt in prompts for name in prompt.columns if name not in ALWAYS))
 
 
@@ -335,10 +339,8 @@ def _events(reward: _Reward, entry: Entry, sample: _Sample) -> list[RewardEvent]
     length = sample.rollout.length
     for token, _ in steps:
         if not 0 <= token < length:
-            return Failure(
-                f"put a step reward on token {token} of {length} for {sample}",
-                "tokens count from 0, the chosen ones alone",
-            )
+            text = f"put a step reward on token {token} of an answer of {length} for {sample}"
+            return Failure(text, hint="tokens count from 0, and only those that the policy chose")
     events = [RewardEvent(name, value, token, weight) for token, value in steps]
     return events if verdict is None else [*events, RewardEvent(name, verdict, weight=weight)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
 - a function, sync or async: `my_function`;
 - where to find one: `"rewards.py:score"` or `"package.module:score"`;
 - a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and a built-in's options:
-  `{"name": "regex", "pattern": "####", "weight": 0.5}`, for a built-in also `{"regex": {"pattern": "####", "weight": 0.5}}`.
+  `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`.
 """
 
 
@@ -37,13 +38,13 @@ class RewardConfig(Config):
     functions: Any
     """A `RewardSpec`."""
     time_limit: float | None = Field(default=60.0, gt=0)
-    """Seconds that a call may take: one call scores a whole batch, or a single answer for `math` and `regex`. None: no limit, and every
-    function runs inside this process."""
+    """Seconds that a call may take: one call scores a whole batch, or a single answer for `math` and `regex`. None:
+    no limit, and every function runs inside this process."""
     on_reward_error: Literal["stop", "skip"] = "stop"
-    """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave the answers
-    of that call (for a single bad value: that answer) out of training and count them."""
+    """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave
+    the answers of that call (for a single bad value: that answer) out of training and count them."""
     workers: int = Field(default=2, ge=1)
-    """Processes that check answers for `math` and `regex`. Each function of yours has one process of its own beside them."""
+    """Processes that check answers for `math` and `regex`. Each function of yours has one more, of its own."""
 
     @field_validator("functions")
     @classmethod
@@ -77,20 +78,23 @@ def read_spec(spec: RewardSpec) -> list[Choice]:
         raise InputError("no reward is given", hint=f"name one: {', '.join(BUILTIN)}, a function, or file.py:function")
     read = [_read(item) for item in items]
     labels = [label for _, label in read if label is not None]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(
-                f"two rewards have the label {label!r}", hint="labels name what is logged: make them distinct"
-            )
-    taken, choices = set(labels), []
+    twice = [label for label in labels if labels.count(label) > 1]
+    if twice:
+        raise InputError(f"two rewards have the label {twice[0]!r}", hint="labels name what is logged: change one")
+    taken = set(labels)
+    choices = []
     for choice, label in read:
-        name, count = label or choice.name, 1
-        while label is None and name in taken:
-            count += 1
-            name = f"{choice.name}_{count}"
+        name = label if label is not None else _free(choice.name, taken)
         taken.add(name)
         choices.append(Choice(name, choice.weight, choice.source, choice.function))
     return choices
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or where it is taken `name_2`, `name_3`, …"""
+    return next(
+        free for free in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))) if free not in taken
+    )
 
 
 def _read(item: Any) -> tuple[Choice, str | None]:

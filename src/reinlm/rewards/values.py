@@ -1,4 +1,4 @@
-"""What reward functions return and are told, and how that is read: light, and shared by workers and the main process."""
+"""What reward functions are told and return, and how that is read, in workers and in the main process."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ _SHORT.maxstring = _SHORT.maxother = 60
 def read_result(result: Any, count: int) -> list[Entry] | Failure:
     """The entries of what a reward function returned for `count` samples.
 
-    Numbers may be Python, NumPy or torch scalars, or a list-like of them. A wrong kind or count fails the whole call; an entry that is no
-    finite number fails its sample alone.
+    Numbers may be Python, NumPy or torch scalars, or a list-like of them. A wrong kind or count fails the whole
+    call; an entry that is no finite number fails its sample alone.
     """
     if isinstance(result, str | bytes | Mapping) or not hasattr(result, "__iter__") or not hasattr(result, "__len__"):
         return Failure(f"returned {_SHORT.repr(result)} instead of a list of {count} values")
@@ -73,7 +73,7 @@ def read_result(result: Any, count: int) -> list[Entry] | Failure:
 
 
 def describe(error: BaseException, file: str | None = None) -> str:
-    """One line for an exception, with the deepest line of `file` that it passed through: `ValueError: boom (rewards.py:12)`."""
+    """One line for an exception, with the last line of `file` that it came through: `ValueError: boom (a.py:12)`."""
     try:
         text = " ".join(str(error).split())[:300]
     except Exception:  # noqa: BLE001 - a user's exception may fail to print itself

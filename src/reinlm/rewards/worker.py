@@ -1,7 +1,7 @@
 """The worker process: loads reward functions and calls them, one frame in, one frame out.
 
-It runs as `python -c "…; main()" SOCKET LIFELINE`, so that the user's main program is never imported. Frames travel on a
-socket of their own: what a function prints goes to standard error and can corrupt nothing.
+It runs as `python -c "…; main()" SOCKET LIFELINE`, so that the user's main program is never imported. Frames travel
+on a socket of their own: what a function prints goes to standard error and can corrupt nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 def die_with(lifeline: int) -> None:
     """End this process and its children when the other end of the pipe `lifeline` closes: the main process is gone.
 
-    On Linux the kernel does it by a signal, even while a C function holds the interpreter lock. Elsewhere a thread does.
+    On Linux the kernel does it, by a signal, even while C code holds the interpreter lock; elsewhere a thread does.
     """
     if sys.platform == "linux":
         signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -79,7 +79,7 @@ def _answer(functions: dict[int, Callable[..., Any]], body: bytes) -> Any:
         arguments, count = rest
         file = file_of(functions[key])
         return read_result(invoke(functions[key], arguments), count)
-    except BaseException as error:  # noqa: BLE001 - sys.exit() among them: whatever happens is reported, and the worker lives on
+    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker lives on
         return error if loading and isinstance(error, InputError) else Failure(f"raised {describe(error, file)}")
 
 
