@@ -1,0 +1,183 @@
+"""How rewards are named: in a recipe, on the command line and from Python."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_serializer, field_validator
+
+from reinlm.config import Config
+from reinlm.errors import InputError, unknown
+from reinlm.rewards.builtin import BUILTIN, builtin
+from reinlm.rewards.functions import Source, source_of
+
+RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
+"""A reward or a list of rewards. One reward is
+
+- the name of a built-in: `"math"`;
+- a function, sync or async: `my_function`;
+- where to find one: `"rewards.py:score"` or `"package.module:score"`;
+- a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and a built-in's options:
+  `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`.
+"""
+
+
+class RewardConfig(Config):
+    """Which rewards, and what happens when one fails.
+
+    Example:
+        RewardConfig(functions=["math", {"name": "rewards.py:polite", "weight": 0.1}], time_limit=10)
+    """
+
+    functions: Any
+    """A `RewardSpec`."""
+    time_limit: float | None = Field(default=60.0, gt=0)
+    """Seconds that a call may take: one call scores a whole batch, or a single answer for `math` and `regex`. None:
+    no limit, and every function runs inside this process."""
+    on_reward_error: Literal["stop", "skip"] = "stop"
+    """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave
+    the answers of that call (for a single bad value: that answer) out of training and count them."""
+    workers: int = Field(default=2, ge=1)
+    """Processes that check answers for `math` and `regex`. Each function of yours has one more, of its own."""
+
+    @field_validator("functions")
+    @classmethod
+    def _readable(cls, functions: Any) -> Any:
+        read_spec(functions)
+        return functions
+
+    @field_serializer("functions", when_used="json")
+    def _named(self, functions: Any) -> Any:
+        return _plain(functions)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One reward as it was asked for: a `source` that a worker could load, a `function`, or both."""
+
+    name: str
+    """By which it is logged; unique in a set."""
+    weight: float
+    source: Source | None
+    function: Callable[..., Any] | None
+
+
+def read_spec(spec: RewardSpec) -> list[Choice]:
+    """The rewards that `spec` names; an `InputError` names what cannot be read. Imports no function yet.
+
+    A second reward of the same name is logged as `NAME_2`, unless it has a label.
+    """
+    items = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
+    if not items:
+        raise InputError("no reward is given", hint=f"name one: {', '.join(BUILTIN)}, a function, or file.py:function")
+    read = [_read(item) for item in items]
+    labels = [label for _, label in read if label is not None]
+    twice = [label for label in labels if labels.count(label) > 1]
+    if twice:
+        raise InputError(f"two rewards have the label {twice[0]!r}", hint="labels name what is logged: change one")
+    taken = set(labels)
+    choices = []
+    for choice, label in read:
+        name = label if label is not None else _free(choice.name, taken)
+        taken.add(name)
+        choices.append(Choice(name, choice.weight, choice.source, choice.function))
+    return choices
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or where it is taken `name_2`, `name_3`, …"""
+    return next(
+        free for free in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))) if free not in taken
+    )
+
+
+def _read(item: Any) -> tuple[Choice, str | None]:
+    """One reward, and its label where it has one."""
+    options: dict[str, Any] = {}
+    if isinstance(item, Mapping):
+        options = dict(item)
+        if "name" not in options:
+            item, options = _by_key(item)
+        else:
+            item = options.pop("name")
+    weight, label = options.pop("weight", 1.0), options.pop("label", None)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise InputError(f"reward {_name(item)!r}: weight must be a finite number, not {weight!r}")
+    if label is not None and (not isinstance(label, str) or not label):
+        raise InputError(f"reward {_name(item)!r}: label must be text, not {label!r}")
+    source, function = _find(item, options)
+    return Choice(_name(item), float(weight), source, function), label
+
+
+def _by_key(item: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """`{"regex": {…}}`: the reward is the only key."""
+    given = dict(item)
+    if len(given) == 1:
+        ((name, options),) = given.items()
+        if options is None or isinstance(options, Mapping):
+            return name, dict(options or {})
+    raise InputError(f"reward {given!r} does not say which one it is", hint='write {"name": "math", "weight": 0.5}')
+
+
+def _find(item: Any, options: Mapping[str, Any]) -> tuple[Source | None, Callable[..., Any] | None]:
+    if isinstance(item, str) and ":" not in item:
+        if item.endswith(".py"):
+            raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
+        if item not in BUILTIN:
+            error = unknown("reward", item, BUILTIN)
+            raise InputError(error.message, hint=f"{error.hint}, or file.py:function, or package.module:function")
+        try:
+            builtin(item, options)
+        except InputError as error:
+            raise InputError(f"reward {item!r}: {error.message}", hint=error.hint) from error
+        return Source("builtin", item, options=options), None
+    if not isinstance(item, str) and not callable(item):
+        raise InputError(
+            f"{item!r} is not a reward", hint="give a name, a function, file.py:function, or a mapping with a name"
+        )
+    if options:
+        key = next(iter(options))
+        raise InputError(
+            f"reward {_name(item)!r}: unknown key {key!r}",
+            hint="a function of yours takes name, weight and label; options are for built-ins",
+        )
+    return (_place(item), None) if isinstance(item, str) else (source_of(item), item)
+
+
+def _place(text: str) -> Source:
+    """`file.py:function` or `package.module:function`."""
+    place, _, function = text.rpartition(":")
+    if not place or not function.isidentifier():
+        raise InputError(f"reward {text!r} cannot be read", hint="write file.py:function or package.module:function")
+    if not place.endswith(".py"):
+        return Source("module", place, function)
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise InputError(f"reward {text!r}: no such file: {place}", hint=f"looked for {path}")
+    return Source("file", str(path), function)
+
+
+def _name(item: Any) -> str:
+    if isinstance(item, str):
+        return item.rpartition(":")[2]
+    while isinstance(item, functools.partial):
+        item = item.func
+    name: str = getattr(item, "__name__", type(item).__name__)
+    return name.strip("<>")
+
+
+def _plain(spec: Any) -> Any:
+    """`spec` for a file: functions as `module:function`."""
+    if isinstance(spec, Mapping):
+        return {key: _plain(value) for key, value in spec.items()}
+    if isinstance(spec, list | tuple):
+        return [_plain(item) for item in spec]
+    if callable(spec):
+        return f"{getattr(spec, '__module__', '?')}:{getattr(spec, '__qualname__', type(spec).__name__)}"
+    return spec

@@ -1,0 +1,121 @@
+"""What reward functions are told and return, and how that is read, in workers and in the main process."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far training is: what a reward function receives as `trainer_state`.
+
+    Example:
+        TrainerState(global_step=12, max_steps=500, epoch=0.4)
+    """
+
+    global_step: int = 0
+    """Updates made so far."""
+    max_steps: int = 0
+    """Updates that the run will make; 0 where no run stands behind the call."""
+    epoch: float = 0.0
+    """Passes over the prompts so far."""
+
+
+@dataclass(frozen=True)
+class StepRewards:
+    """Rewards on single tokens of one answer: an entry of the list that a reward function returns.
+
+    Example: two steps that end on the 4th and 12th token that the policy chose, and a verdict on the whole answer:
+        StepRewards([(3, 0.5), (11, 1.0)], outcome=1.0)
+    """
+
+    steps: Sequence[tuple[int, float]]
+    """(index among the chosen tokens of the answer, from 0; value)."""
+    outcome: float | None = None
+    """A reward of the whole answer beside the steps, or None for none."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with one sample or one call, as the rest of a sentence: `returned nan`."""
+
+    text: str
+    hint: str | None = None
+
+
+Entry = float | StepRewards | Failure | None
+"""What a reward function said of one sample. None: this term does not apply to it."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+def read_result(result: Any, count: int) -> list[Entry] | Failure:
+    """The entries of what a reward function returned for `count` samples.
+
+    Numbers may be Python, NumPy or torch scalars, or a list-like of them. A wrong kind or count fails the whole
+    call; an entry that is no finite number fails its sample alone.
+    """
+    if isinstance(result, str | bytes | Mapping) or not hasattr(result, "__iter__") or not hasattr(result, "__len__"):
+        return Failure(f"returned {_SHORT.repr(result)} instead of a list of {count} values")
+    try:
+        values = list(result)
+    except TypeError:  # an array without dimensions has both methods, and raises in them
+        return Failure(f"returned {_SHORT.repr(result)} instead of a list of {count} values")
+    if len(values) != count:
+        return Failure(f"returned {len(values)} values for {count} samples")
+    return [_entry(value) for value in values]
+
+
+def describe(error: BaseException, file: str | None = None) -> str:
+    """One line for an exception, with the last line of `file` that it came through: `ValueError: boom (a.py:12)`."""
+    try:
+        text = " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001 - a user's exception may fail to print itself
+        text = "(its message cannot be printed)"
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if file is not None and frame.filename == file]
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        text, place = str(error.msg), f" ({error.filename}:{error.lineno})"
+    elif inside:
+        place = f" ({inside[-1].filename}:{inside[-1].lineno})"
+    return f"{name}: {text}{place}" if text else f"{name}{place}"
+
+
+def _entry(value: Any) -> Entry:
+    if value is None:
+        return None
+    if not isinstance(value, StepRewards):
+        number = _number(value)
+        return number if number is not None else Failure(f"returned {_SHORT.repr(value)}")
+    steps = []
+    for step in value.steps:
+        token, reward = step
+        number = _number(reward)
+        if number is None:
+            return Failure(f"returned the step reward {_SHORT.repr(reward)} on token {_SHORT.repr(token)}")
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            return Failure(f"put a step reward on token {_SHORT.repr(token)}, which is no index")
+        steps.append((token.__index__(), number))
+    outcome = None if value.outcome is None else _number(value.outcome)
+    if value.outcome is not None and outcome is None:
+        return Failure(f"returned the outcome {_SHORT.repr(value.outcome)} beside its steps")
+    return StepRewards(tuple(steps), outcome)
+
+
+def _number(value: Any) -> float | None:
+    """A finite float, or None for what is no number or not finite. Text is no number, even where it reads like one."""
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
