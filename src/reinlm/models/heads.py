@@ -72,7 +72,7 @@ def split_head(model: nn.Module) -> Split:
 def supports_packing(model: nn.Module) -> bool:
     """Whether sequences laid end to end in one row, with positions that restart, stay apart. Tried once a model."""
     if model not in _packs:
-        _packs[model] = _try_packing(model, split_head(model).backbone)
+        _packs[model] = _try_packing(model, split_head(model))
     return _packs[model]
 
 
@@ -87,7 +87,7 @@ def _find_finish(model: nn.Module, backbone: nn.Module, head: nn.Module) -> Fini
         expected = model(input_ids=ids[:, :-2], use_cache=False).logits
         hidden = backbone(input_ids=ids, use_cache=False)[0][:, :-2]
         for finish in _candidates(unwrap(model).config.get_text_config()):
-            if _close(Split(backbone, head, finish).logits(hidden), expected):
+            if _close(Split(backbone, head, finish).logits(hidden), expected, hidden.dtype):
                 return finish
     raise InputError(
         f"{type(unwrap(model)).__name__}: its logits are not its head applied to its backbone, token after token",
@@ -128,15 +128,15 @@ def _identity(logits: Tensor) -> Tensor:
     return logits
 
 
-def _try_packing(model: nn.Module, backbone: nn.Module) -> bool:
-    if "position_ids" not in inspect.signature(backbone.forward).parameters:
+def _try_packing(model: nn.Module, split: Split) -> bool:
+    if "position_ids" not in inspect.signature(split.backbone.forward).parameters:
         return False
     with _quietly(model):
         ids = _probe(model)
         positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]], device=ids.device)
-        packed = backbone(input_ids=ids, position_ids=positions, use_cache=False)[0]
-        apart = [backbone(input_ids=part, use_cache=False)[0] for part in (ids[:, :3], ids[:, 3:])]
-        return _close(packed, torch.cat(apart, dim=1))
+        packed = split.backbone(input_ids=ids, position_ids=positions, use_cache=False)[0]
+        apart = [split.backbone(input_ids=part, use_cache=False)[0] for part in (ids[:, :3], ids[:, 3:])]
+        return _close(split.logits(packed), split.logits(torch.cat(apart, dim=1)), packed.dtype)
 
 
 def _probe(model: nn.Module) -> Tensor:
@@ -145,11 +145,10 @@ def _probe(model: nn.Module) -> Tensor:
     return torch.arange(_PROBE, device=device).add(rows // 2).remainder(rows)[None]
 
 
-def _close(actual: Tensor, expected: Tensor) -> bool:
-    """Equal up to the rounding of the dtype, relative to the largest entry."""
-    tolerance = 8 * math.sqrt(torch.finfo(expected.dtype).eps) if expected.dtype.itemsize > 2 else 0.05
-    scale = expected.double().abs().max()
-    return bool((actual.double() - expected.double()).abs().max() <= min(tolerance, 0.05) * scale)
+def _close(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Equal up to the rounding of a model's `dtype`, relative to the largest entry."""
+    tolerance = min(0.05, 8 * math.sqrt(torch.finfo(dtype).eps))
+    return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 @contextmanager

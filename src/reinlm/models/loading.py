@@ -6,6 +6,7 @@ loaded.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import Field
 
 from reinlm.config import Config
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +121,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder or name, without its weights. Raises InputError as `load_policy` does."""
     from transformers import AutoTokenizer
 
-    _check_folder(config.path, "tokenizer")
+    _check_folder(config.path, "tokenizer", config.revision)
     return _call(AutoTokenizer.from_pretrained, config, "tokenizer")
 
 
@@ -169,8 +170,8 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     device = _device(config.device)
-    _check_folder(config.path, "config.json")
-    _check_folder(config.path, "weights")
+    _check_folder(config.path, "config.json", config.revision)
+    _check_folder(config.path, "weights", config.revision)
     _call(AutoConfig.from_pretrained, config, "configuration")
     options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
     if config.attention != "auto":
@@ -193,6 +194,11 @@ def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
         import peft
     except ImportError as error:
         raise InputError("model.lora needs peft", hint="pip install 'reinlm[lora]'") from error
+    if isinstance(config.target_modules, list):
+        known = _linear_names(model)
+        for name in config.target_modules:
+            if name.rpartition(".")[2] not in known:
+                raise unknown("module in model.lora.target_modules", name, known)
     adapter = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number scales
@@ -201,23 +207,46 @@ def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
         task_type="CAUSAL_LM",
     )
     try:
-        return cast("PreTrainedModel", peft.get_peft_model(model, adapter))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
+            return cast("PreTrainedModel", peft.get_peft_model(model, adapter))
     except ValueError as error:
         raise InputError(f"model.lora.target_modules {config.target_modules!r}: {_one_line(error)}") from error
 
 
-def _check_folder(path: str, need: str) -> None:
-    """Name what a model folder lacks; a name on the Hub passes."""
+def _linear_names(model: Any) -> set[str]:
+    """The last names of the modules that an adapter can go on."""
+    kinds = ("Linear", "Conv1D", "Embedding")
+    return {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ in kinds}
+
+
+def _check_folder(path: str, need: str, revision: str | None) -> None:
+    """Name what a model folder lacks, or what keeps a name from being downloaded."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
             raise InputError(
                 f"no such model folder: {path}", hint="give a folder that save_pretrained wrote, or a Hub name"
             )
+        _check_name(path, revision)
         return
     patterns = {"config.json": ("config.json",), "tokenizer": _TOKENIZER_FILES, "weights": _WEIGHT_FILES}[need]
     if not any(next(folder.glob(pattern), None) for pattern in patterns):
         raise InputError(f"model folder {path} has no {need}", hint=f"expected {' or '.join(patterns)} in it")
+
+
+def _check_name(name: str, revision: str | None) -> None:
+    """Ask the Hub once for a name that is not in the cache; transformers itself would try again for a minute."""
+    import huggingface_hub as hub
+
+    try:
+        if not isinstance(hub.try_to_load_from_cache(name, "config.json", revision=revision), str):
+            hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json", revision=revision))
+    except Exception as error:
+        raise InputError(
+            f"model {name!r} is neither a folder here nor a name that can be downloaded: {_one_line(error)}",
+            hint="check the spelling, the network, and `hf auth login` for gated models",
+        ) from error
 
 
 def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:
@@ -229,12 +258,7 @@ def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:
     try:
         return load(str(folder) if folder.is_dir() else config.path, **options)
     except Exception as error:  # no bound on what a broken folder makes a loader raise; it is raised again, named
-        if folder.is_dir():
-            raise InputError(f"cannot load the {what} of {config.path}: {_one_line(error)}") from error
-        raise InputError(
-            f"model {config.path!r} is neither a folder here nor a name that could be downloaded: {_one_line(error)}",
-            hint="check the spelling, the network, and `hf auth login` for gated models",
-        ) from error
+        raise InputError(f"cannot load the {what} of {config.path}: {_one_line(error)}") from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -53,17 +53,17 @@ def restore_policy(policy: Policy, folder: str | Path) -> None:
 
 
 def _restore_model(model: Any, folder: Path) -> None:
-    saved = _saved_class(model, folder).from_pretrained(folder, dtype=model.dtype, weights_only=True)
+    file = folder / "config.json"
+    if not file.is_file():
+        raise InputError(f"{folder} holds no model", hint="give a folder that save_policy wrote")
+    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    if kind != model.config.model_type:
+        raise InputError(f"{folder} holds a {kind} model, and this one is a {model.config.model_type}")
+    saved = type(model).from_pretrained(folder, dtype=model.dtype, weights_only=True)
     try:
         model.load_state_dict(saved.state_dict())
     except RuntimeError as error:
-        raise InputError(f"{folder} holds another model than {type(model).__name__} of this run") from error
-
-
-def _saved_class(model: Any, folder: Path) -> Any:
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds no model", hint="give a folder that save_policy wrote")
-    return type(model)
+        raise InputError(f"{folder} holds a {kind} model of another shape than this one") from error
 
 
 def _restore_adapter(model: Any, folder: Path) -> None:

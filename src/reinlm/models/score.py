@@ -180,7 +180,7 @@ def _lay_out(
 
 
 def _filler(model: nn.Module) -> int:
-    """A token for padding. Nothing reads it: rows are padded on the right, and no token looks ahead (`split_head` tried).
+    """A token for padding. Nothing reads it: rows are padded on the right, and `split_head` saw that none looks ahead.
 
     So there is no attention mask, and attention runs its fastest kernel. Transformers warns of the pad token where
     there is no mask; any other one does as well.

@@ -56,9 +56,9 @@ def _config(family: Family, vocab: int, hidden: int, layers: int, heads: int, in
     # Their defaults are tokens of the published models, and would be letters here.
     shared |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if family == "gpt2":
-        rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        shape = {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_inner": inner, "n_positions": context}
-        return GPT2Config(**shared, **shape, **rates)
+        shared |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        shared |= {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_inner": inner, "n_positions": context}
+        return GPT2Config(**shared)
     shared |= {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -94,7 +94,7 @@ def character_tokenizer(alphabet: str, *, chat_template: str | None = None) -> P
         )
     vocabulary = {PAD: 0, EOS: 1} | {character: index + 2 for index, character in enumerate(alphabet)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return _wrap(tokenizer, chat_template)
 
