@@ -1,0 +1,165 @@
+"""Where a causal language model's backbone ends and its head begins, checked against the model itself.
+
+Log-probabilities in chunks need the head apart from the backbone. Some architectures also bend the logits after the
+head (Gemma's soft cap, Granite's and Cohere's scale); their configuration says so, and one look at a few tokens shows
+whether `head` after `backbone` is what the model computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from reinlm.errors import InputError
+
+Finish = Callable[[Tensor], Tensor]
+_SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
+_SOFT_CAPS = ("final_logit_softcapping", "output_logit_soft_cap")
+_PROBE = 7  # tokens; the last two stand for padding
+_finishes: WeakKeyDictionary[nn.Module, Finish] = WeakKeyDictionary()
+_packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model in two: `logits(backbone(input_ids)[0])` equals `model(input_ids).logits`."""
+
+    backbone: nn.Module
+    """Maps `input_ids` [B, T] to hidden states [B, T, H], the first field of its output."""
+    head: nn.Module
+    """Maps hidden states [..., H] to raw logits [..., V]."""
+    finish: Finish
+    """What the architecture does to raw logits: identity, a scale, or a soft cap."""
+
+    @property
+    def vocabulary(self) -> int:
+        """V: how many logits the head yields."""
+        return int(cast("Tensor", self.head.weight).shape[0])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits in float32 (float64 for a float64 model): [..., H] -> [..., V]."""
+        raw = self.head(hidden)
+        return self.finish(raw if raw.dtype == torch.float64 else raw.float())
+
+
+def split_head(model: nn.Module) -> Split:
+    """Find backbone, head and what follows the head, through LoRA wrappers too.
+
+    The first call on a model runs it on seven tokens, and raises InputError where its logits are not those of head
+    after backbone, or depend on later tokens.
+    """
+    lm = unwrap(model)
+    backbone = getattr(lm, getattr(lm, "base_model_prefix", "") or "model", None)
+    head = lm.get_output_embeddings() if hasattr(lm, "get_output_embeddings") else None
+    if backbone is None or head is None:
+        raise InputError(
+            f"{type(lm).__name__} is not a causal language model with a backbone and a head",
+            hint="load it with transformers.AutoModelForCausalLM",
+        )
+    if model not in _finishes:
+        _finishes[model] = _find_finish(model, backbone, head)
+    return Split(backbone, head, _finishes[model])
+
+
+def supports_packing(model: nn.Module) -> bool:
+    """Whether sequences laid end to end in one row, with positions that restart, stay apart. Tried once a model."""
+    if model not in _packs:
+        _packs[model] = _try_packing(model, split_head(model))
+    return _packs[model]
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The Hugging Face model inside an adapter's wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def _find_finish(model: nn.Module, backbone: nn.Module, head: nn.Module) -> Finish:
+    with _quietly(model):
+        ids = _probe(model)
+        expected = model(input_ids=ids[:, :-2], use_cache=False).logits
+        hidden = backbone(input_ids=ids, use_cache=False)[0][:, :-2]
+        for finish in _candidates(unwrap(model).config.get_text_config()):
+            if _close(Split(backbone, head, finish).logits(hidden), expected, hidden.dtype):
+                return finish
+    raise InputError(
+        f"{type(unwrap(model)).__name__}: its logits are not its head applied to its backbone, token after token",
+        hint="models that look ahead, or bend their logits in a way that their configuration does not name, "
+        "cannot be scored in chunks",
+    )
+
+
+def _candidates(config: Any) -> Iterator[Finish]:
+    """What the configuration declares comes first: near zero a soft cap looks like the identity."""
+    for name in _SOFT_CAPS:
+        if cap := getattr(config, name, None):
+            yield _SoftCap(cap)
+    for name in _SCALES:
+        if scale := getattr(config, name, None):  # the same name divides in one architecture and multiplies in another
+            yield _Scale(1.0 / scale)
+            yield _Scale(scale)
+    yield _identity
+
+
+@dataclass(frozen=True)
+class _SoftCap:
+    cap: float
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return torch.tanh(logits / self.cap) * self.cap
+
+
+@dataclass(frozen=True)
+class _Scale:
+    factor: float
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return logits * self.factor
+
+
+def _identity(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _try_packing(model: nn.Module, split: Split) -> bool:
+    if "position_ids" not in inspect.signature(split.backbone.forward).parameters:
+        return False
+    with _quietly(model):
+        ids = _probe(model)
+        positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]], device=ids.device)
+        packed = split.backbone(input_ids=ids, position_ids=positions, use_cache=False)[0]
+        apart = [split.backbone(input_ids=part, use_cache=False)[0] for part in (ids[:, :3], ids[:, 3:])]
+        return _close(split.logits(packed), split.logits(torch.cat(apart, dim=1)), packed.dtype)
+
+
+def _probe(model: nn.Module) -> Tensor:
+    rows = unwrap(model).get_input_embeddings().weight.shape[0]
+    device = next(model.parameters()).device
+    return torch.arange(_PROBE, device=device).add(rows // 2).remainder(rows)[None]
+
+
+def _close(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Equal up to the rounding of a model's `dtype`, relative to the largest entry."""
+    tolerance = min(0.05, 8 * math.sqrt(torch.finfo(dtype).eps))
+    return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+@contextmanager
+def _quietly(model: nn.Module) -> Iterator[None]:
+    """No gradient, no dropout, no autocast; every module's mode as it was afterwards."""
+    training = [module for module in model.modules() if module.training]
+    device = next(model.parameters()).device.type
+    model.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,289 @@
+"""A model with what training needs to know about it: stop tokens, a padding token, its context, its device.
+
+Stop tokens are settled here, once, for sampling, training and saving alike. Nothing heavy is imported before a model is
+loaded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import Field
+
+from reinlm.config import Config
+from reinlm.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "spiece.model",
+)
+_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+
+
+class LoraConfig(Config):
+    """A low-rank adapter (arXiv 2106.09685): the base model stays as it is. Needs `pip install 'reinlm[lora]'`."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter's output is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+    """Names of the modules to adapt, or "all-linear": every linear one but the head."""
+
+
+class ModelConfig(Config):
+    """Which model, and how to hold it."""
+
+    path: str
+    """A Hugging Face directory, or a name on the Hub."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights. "auto": bfloat16 on CUDA, float32 elsewhere."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    """"auto": CUDA where there is one, else the CPU; MPS by name only."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """"auto" leaves the choice to transformers."""
+    lora: LoraConfig | None = None
+    gradient_checkpointing: bool = False
+    """Keep layer inputs alone and compute the rest again in the backward pass. Works in training mode only."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with the model."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A causal language model and what sampling and training must agree on.
+
+    Example:
+        Policy(model=model, tokenizer=tokenizer, stops=(151645, 151643), pad_id=151643, context_length=40960)
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    stops: tuple[int, ...]
+    """Token ids that end an answer, the tokenizer's EOS first."""
+    pad_id: int
+    """A valid id to fill rows with. It is never trained on, and the tokenizer's files do not change for it."""
+    context_length: int | None
+    """The most tokens that the model takes, or None where its configuration does not say."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+
+def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
+    """A policy from a `ModelConfig`, a path or name, a loaded model, or a pair of model and tokenizer.
+
+    `tokenizer` replaces the one that comes with the model; a loaded model without one takes it from where it was
+    loaded. A loaded model stays as it is: its dtype, device, adapter and mode are its owner's.
+
+    Raises:
+        InputError: a folder without configuration, tokenizer or weights; an unknown architecture; weights that are
+            missing or broken; a name that cannot be downloaded; a device that is not there; a tokenizer without EOS, or
+            one with more tokens than the model.
+    """
+    if isinstance(source, str | Path):
+        source = ModelConfig(path=str(source))
+    if isinstance(source, ModelConfig):
+        tokenizer = tokenizer or load_tokenizer(source)
+        return _policy(_load_model(source), tokenizer, source.path)
+    if isinstance(source, tuple):
+        source, tokenizer = source
+    if not hasattr(source, "generate"):
+        raise InputError(
+            f"a {type(source).__name__} is not a model",
+            hint="give a folder, a name, a transformers model, or a pair (model, tokenizer)",
+        )
+    name = getattr(source.config, "_name_or_path", "")
+    if tokenizer is None:
+        if not name:
+            raise InputError(f"this {type(source).__name__} comes without a tokenizer", hint="give (model, tokenizer)")
+        tokenizer = load_tokenizer(ModelConfig(path=name))
+    return _policy(source, tokenizer, name or type(source).__name__)
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder or name, without its weights. Raises InputError as `load_policy` does."""
+    from transformers import AutoTokenizer
+
+    _check_folder(config.path, "tokenizer", config.revision)
+    return _call(AutoTokenizer.from_pretrained, config, "tokenizer")
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends an answer, the tokenizer's EOS first, the others in ascending order.
+
+    The union of tokenizer, generation configuration (which is where chat models name their end-of-turn tokens) and
+    model configuration; ids that the model has no embedding for are left out.
+    """
+    configs = (getattr(model, "generation_config", None), model.config, model.config.get_text_config())
+    named: set[int] = set()
+    for config in configs:
+        ids = getattr(config, "eos_token_id", None)
+        named.update(ids if isinstance(ids, Iterable) else () if ids is None else (ids,))
+    size = _embedded(model)
+    first = int(tokenizer.eos_token_id)
+    return (first, *sorted(token for token in named - {first} if 0 <= token < size))
+
+
+def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> Policy:
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"the tokenizer of {name} has no EOS token, so no answer would ever end",
+            hint="set tokenizer.eos_token to a token of its vocabulary and save it",
+        )
+    size = _embedded(model)
+    if len(tokenizer) > size:
+        raise InputError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens and the model embeds {size}",
+            hint="use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))",
+        )
+    stops = stop_ids(model, tokenizer)
+    pad = tokenizer.pad_token_id
+    text = model.config.get_text_config()
+    lengths = (getattr(text, key, None) for key in _CONTEXT_KEYS)
+    context = next((int(length) for length in lengths if isinstance(length, int) and length > 0), None)
+    return Policy(model, tokenizer, stops, stops[0] if pad is None else int(pad), context)
+
+
+def _embedded(model: Any) -> int:
+    """How many tokens the model has an embedding for."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
+def _load_model(config: ModelConfig) -> PreTrainedModel:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = _device(config.device)
+    _check_folder(config.path, "config.json", config.revision)
+    _check_folder(config.path, "weights", config.revision)
+    _call(AutoConfig.from_pretrained, config, "configuration")
+    options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
+    if config.attention != "auto":
+        options["attn_implementation"] = config.attention
+    model, info = _call(AutoModelForCausalLM.from_pretrained, config, "model", **options)
+    for problem in ("missing_keys", "mismatched_keys"):
+        if keys := sorted(info[problem], key=str):
+            kind = problem.split("_")[0]
+            raise InputError(f"{config.path}: {len(keys)} weights are {kind}, the first is {keys[0]}")
+    model = model.to(device)
+    if config.lora is not None:
+        model = _add_lora(model, config.lora)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.eval()
+
+
+def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
+    try:
+        import peft
+    except ImportError as error:
+        raise InputError("model.lora needs peft", hint="pip install 'reinlm[lora]'") from error
+    if isinstance(config.target_modules, list):
+        known = _linear_names(model)
+        for name in config.target_modules:
+            if name.rpartition(".")[2] not in known:
+                raise unknown("module in model.lora.target_modules", name, known)
+    adapter = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number scales
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
+            return cast("PreTrainedModel", peft.get_peft_model(model, adapter))
+    except ValueError as error:
+        raise InputError(f"model.lora.target_modules {config.target_modules!r}: {_one_line(error)}") from error
+
+
+def _linear_names(model: Any) -> set[str]:
+    """The last names of the modules that an adapter can go on."""
+    kinds = ("Linear", "Conv1D", "Embedding")
+    return {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ in kinds}
+
+
+def _check_folder(path: str, need: str, revision: str | None) -> None:
+    """Name what a model folder lacks, or what keeps a name from being downloaded."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
+            raise InputError(
+                f"no such model folder: {path}", hint="give a folder that save_pretrained wrote, or a Hub name"
+            )
+        _check_name(path, revision)
+        return
+    patterns = {"config.json": ("config.json",), "tokenizer": _TOKENIZER_FILES, "weights": _WEIGHT_FILES}[need]
+    if not any(next(folder.glob(pattern), None) for pattern in patterns):
+        raise InputError(f"model folder {path} has no {need}", hint=f"expected {' or '.join(patterns)} in it")
+
+
+def _check_name(name: str, revision: str | None) -> None:
+    """Ask the Hub once for a name that is not in the cache; transformers itself would try again for a minute."""
+    import huggingface_hub as hub
+
+    try:
+        if not isinstance(hub.try_to_load_from_cache(name, "config.json", revision=revision), str):
+            hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json", revision=revision))
+    except Exception as error:
+        raise InputError(
+            f"model {name!r} is neither a folder here nor a name that can be downloaded: {_one_line(error)}",
+            hint="check the spelling, the network, and `hf auth login` for gated models",
+        ) from error
+
+
+def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:
+    """Call a `from_pretrained`; whatever it raises becomes one line that names the model."""
+    folder = Path(config.path).expanduser()
+    options |= {"trust_remote_code": config.trust_remote_code}
+    if config.revision is not None:
+        options["revision"] = config.revision
+    try:
+        return load(str(folder) if folder.is_dir() else config.path, **options)
+    except Exception as error:  # no bound on what a broken folder makes a loader raise; it is raised again, named
+        raise InputError(f"cannot load the {what} of {config.path}: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type, 1)
+    if (device.index or 0) >= count:
+        raise InputError(
+            f"device {name!r} was asked for, and this machine has {count} of its kind", hint="use device=auto"
+        )
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    import torch
+
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -1,0 +1,94 @@
+"""Writing a policy as a Hugging Face directory, and taking its weights back exactly."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reinlm.errors import InputError
+from reinlm.models.loading import Policy
+
+if TYPE_CHECKING:
+    import torch
+
+ADAPTER = "adapter"
+"""The folder beside a merged model that holds its adapter."""
+
+
+def save_policy(policy: Policy, folder: str | Path) -> None:
+    """Write a directory that `AutoModelForCausalLM.from_pretrained` and `load_policy` load.
+
+    Its generation configuration names every stop token. A model with LoRA is written merged (the copy is made on the
+    CPU), with the adapter as it is in `adapter/`, so that `restore_policy` goes on from the very same weights.
+    """
+    folder = Path(folder)
+    model: Any = policy.model
+    if hasattr(model, "merge_and_unload"):
+        model.save_pretrained(folder / ADAPTER)
+        model = _on_cpu(model).merge_and_unload()
+    model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    path = folder / "generation_config.json"
+    generation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    generation |= {"eos_token_id": list(policy.stops), "pad_token_id": policy.pad_id}
+    path.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+
+
+def restore_policy(policy: Policy, folder: str | Path) -> None:
+    """Give `policy.model` the weights that `save_policy` wrote to `folder`, bit for bit, in place.
+
+    Raises:
+        InputError: the folder holds another kind of model, or none.
+    """
+    import torch
+
+    folder = Path(folder)
+    with torch.no_grad():
+        if hasattr(policy.model, "merge_and_unload"):
+            _restore_adapter(policy.model, folder / ADAPTER)
+        else:
+            _restore_model(policy.model, folder)
+
+
+def _restore_model(model: Any, folder: Path) -> None:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise InputError(f"{folder} holds no model", hint="give a folder that save_policy wrote")
+    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    if kind != model.config.model_type:
+        raise InputError(f"{folder} holds a {kind} model, and this one is a {model.config.model_type}")
+    saved = type(model).from_pretrained(folder, dtype=model.dtype, weights_only=True)
+    try:
+        model.load_state_dict(saved.state_dict())
+    except RuntimeError as error:
+        raise InputError(f"{folder} holds a {kind} model of another shape than this one") from error
+
+
+def _restore_adapter(model: Any, folder: Path) -> None:
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        raise InputError(
+            f"{folder.parent} holds no adapter", hint="resume with the model.lora of the run that wrote it"
+        )
+    try:
+        outcome: Any = set_peft_model_state_dict(model, load_file(file))
+    except RuntimeError as error:
+        raise InputError(f"{folder} holds an adapter of another shape than model.lora") from error
+    if unexpected := outcome.unexpected_keys:
+        raise InputError(f"{folder} holds an adapter of other modules than model.lora names: {unexpected[0]}")
+
+
+def _on_cpu(model: torch.nn.Module) -> Any:
+    """A deep copy on the CPU: `memo` answers for every tensor before deepcopy would copy it where it is."""
+    import torch
+
+    memo: dict[int, Any] = {
+        id(p): torch.nn.Parameter(p.detach().to("cpu", copy=True), requires_grad=False) for p in model.parameters()
+    }
+    memo |= {id(b): b.detach().to("cpu", copy=True) for b in model.buffers()}
+    return copy.deepcopy(model, memo)
