@@ -66,8 +66,13 @@ class HFEngine:
         prefill_tokens: int = 16384,
         autocast_dtype: torch.dtype | None = None,
     ) -> None:
-        if max_batch < 1 or prefill_tokens < 1:
-            raise InputError(f"max_batch ({max_batch}) and prefill_tokens ({prefill_tokens}) must be at least 1")
+        for name, value in (
+            ("max_batch", max_batch),
+            ("prefill_tokens", prefill_tokens),
+            ("context_length", context_length),
+        ):
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
         check_supported(model.config)
         config: Any = model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
         self._model = model
