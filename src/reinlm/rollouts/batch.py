@@ -79,11 +79,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def width(self) -> int:
-        """Columns of the cache, padding included."""
-        return self._cache.width
-
     def advance(self, forward: Forward) -> None:
         """Read the newest token of every row, so that the logits for the next one stand ready."""
         positions = self._cache.width - self._starts[:, None]
