@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 from reinlm.records import End
 
+MIN_TEMPERATURE = 1e-4
+"""Logits divided by less overflow float32 long before they differ from greedy."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -33,12 +36,14 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
-        if not 0.0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+        if self.temperature != 0 and not MIN_TEMPERATURE <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, not {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
         if self.top_k < 0:
             raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}")
+        if "" in self.stop_strings:
+            raise ValueError("a stop string cannot be empty: every answer would end at its first token")
 
 
 @dataclass(frozen=True)
