@@ -30,13 +30,18 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `1e-6` as text; every user means a number."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)|\d+\.\d*|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+0123456789."),
-)
+class _Dumper(yaml.SafeDumper):
+    """Knows the same floats, so that the text `1e-6` is quoted and comes back as text."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(
+            r"^[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)|\d+\.\d*|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+        list("-+0123456789."),
+    )
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -47,6 +52,11 @@ def parse_yaml(text: str, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
         raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
+
+
+def dump_yaml(tree: Any) -> str:
+    """Write plain values as YAML that `parse_yaml` reads back to the same values, keys in their order."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:

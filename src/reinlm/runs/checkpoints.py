@@ -1,0 +1,208 @@
+"""Checkpoints that are whole or absent.
+
+`checkpoints/step_N/` is what the caller writes (a Hugging Face directory) with the trainer's state beside it:
+`trainer_state.json` and `trainer_state.safetensors` (see `reinlm.runs.state`), and `checkpoint.json`, which lists every
+file with its size. It is written under a temporary name, synced and renamed; `last` and `best` are links that point to
+one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from reinlm.errors import InputError
+from reinlm.runs.files import remove, sync, sync_tree, write_atomic, write_json
+from reinlm.runs.metrics import numbered
+from reinlm.runs.state import pack_state, unpack_state
+
+CHECKPOINT_VERSION = 1
+MANIFEST = "checkpoint.json"
+STATE = "trainer_state.json"
+TENSORS = "trainer_state.safetensors"
+
+Write = Callable[[Path], None]
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: the run's `checkpoints/`; made where it is missing. What an interrupted save left there is cleared away.
+        keep_last: how many of the newest to keep, 1 or more.
+        keep_best: keep the one with the largest ("max") or smallest ("min") metric too; None keeps no best.
+    """
+
+    def __init__(self, folder: Path, *, keep_last: int = 2, keep_best: Literal["max", "min"] | None = "max") -> None:
+        if keep_last < 1:
+            raise InputError(f"keep_last must be 1 or more, not {keep_last}")
+        self.folder = Path(folder)
+        self.keep_last = keep_last
+        self.keep_best = keep_best
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._clear()
+
+    def save(self, step: int, write: Write, state: Mapping[str, Any], *, metric: float | None = None) -> Path:
+        """Write `step_N`, point `last` (and `best`) to it, and remove what is no longer kept.
+
+        Args:
+            step: updates made so far. A checkpoint of the same step is replaced.
+            write: writes the model's files into the folder that it is given.
+            state: the trainer's state, whatever `pack_state` takes.
+            metric: what `keep_best` compares; NaN and None never are the best.
+        """
+        temporary = self.folder / f".tmp-step_{step}"
+        if temporary.exists():
+            remove(temporary)
+        temporary.mkdir()
+        write(temporary)
+        _write_state(temporary, state)
+        files = {str(path.relative_to(temporary)): path.stat().st_size for path in _files(temporary)}
+        manifest = {"version": CHECKPOINT_VERSION, "step": step, "metric": metric, "files": files}
+        write_json(temporary / MANIFEST, manifest)
+        sync_tree(temporary)
+        final = self.folder / f"step_{step}"
+        self._place(temporary, final)
+        self._point("last", final)
+        self._prune(step)
+        return final
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is whole, or None. A damaged one is passed over with a warning."""
+        for _, path in reversed(numbered(self.folder)):
+            defect = _defect(path)
+            if defect is None:
+                return path
+            warnings.warn(f"{path} is passed over: {defect}", stacklevel=2)
+        return None
+
+    def best(self) -> Path | None:
+        """The checkpoint with the best metric, the earliest among equals; None where none has one."""
+        sign = {"max": 1.0, "min": -1.0, None: 0.0}[self.keep_best]
+        scored = [(sign * value, path) for _, path in numbered(self.folder) if (value := _metric(path)) is not None]
+        return max(scored, key=lambda pair: pair[0])[1] if sign and scored else None
+
+    def _place(self, temporary: Path, final: Path) -> None:
+        """Rename into place; an older checkpoint of the same step stays readable until then."""
+        old = self.folder / f".old-{final.name}"
+        if final.exists():
+            os.rename(final, old)
+        os.rename(temporary, final)
+        sync(self.folder)
+        if old.exists():
+            remove(old)
+
+    def _point(self, name: str, target: Path) -> None:
+        """Make `name` a relative link to `target`; where links cannot be made, a file that holds its name."""
+        temporary = self.folder / f".tmp-{name}"
+        if temporary.is_symlink() or temporary.exists():
+            remove(temporary)
+        try:
+            os.symlink(target.name, temporary)
+            os.replace(temporary, self.folder / name)
+            sync(self.folder)
+        except OSError:
+            write_atomic(self.folder / name, target.name + "\n")
+
+    def _prune(self, step: int) -> None:
+        """Remove what is not kept. A later step than the one just saved was damaged, and the run resumed before it."""
+        kept = [path for number, path in numbered(self.folder) if number <= step]
+        self._remove(path for number, path in numbered(self.folder) if number > step)
+        best = self.best()
+        if best:
+            self._point("best", best)
+        self._remove(path for path in kept[: -self.keep_last] if path != best)
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            doomed = self.folder / f".tmp-{path.name}"
+            os.rename(path, doomed)  # so that a half-removed one is never taken for a checkpoint
+            remove(doomed)
+
+    def _clear(self) -> None:
+        for path in self.folder.glob(".old-step_*"):
+            final = self.folder / path.name.removeprefix(".old-")
+            if final.exists():
+                remove(path)
+            else:
+                os.rename(path, final)
+        for path in self.folder.glob(".tmp-*"):
+            remove(path)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """The trainer's state in a checkpoint, tensors on the CPU.
+
+    Raises:
+        InputError: where there is no checkpoint, or one of another version.
+    """
+    from safetensors.torch import load_file
+
+    path = resolve(path)
+    manifest = _manifest(path)
+    if manifest is None:
+        raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
+    if manifest["version"] != CHECKPOINT_VERSION:
+        raise InputError(
+            f"{path} has checkpoint version {manifest['version']}, not {CHECKPOINT_VERSION}",
+            hint="resume with the version of reinlm that wrote it",
+        )
+    tree = json.loads((path / STATE).read_text(encoding="utf-8"))
+    return dict(unpack_state(tree, load_file(path / TENSORS)))
+
+
+def load_step(path: Path) -> int:
+    """The number of updates made when the checkpoint was written."""
+    manifest = _manifest(resolve(path))
+    if manifest is None:
+        raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
+    return int(manifest["step"])
+
+
+def resolve(path: Path) -> Path:
+    """The folder meant by `checkpoints/last` where links could not be made and `last` is a file that names it."""
+    path = Path(path)
+    if path.name in ("last", "best") and path.is_file():
+        return path.with_name(path.read_text(encoding="utf-8").strip())
+    return path
+
+
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    tree, tensors = pack_state(dict(state))
+    (folder / STATE).write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
+    save_file(tensors, folder / TENSORS)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and {"version", "step", "files"} <= manifest.keys() else None
+
+
+def _metric(path: Path) -> float | None:
+    metric = (_manifest(path) or {}).get("metric")
+    return metric if metric is not None and math.isfinite(metric) and _defect(path) is None else None
+
+
+def _defect(path: Path) -> str | None:
+    """What keeps a checkpoint from being whole; None where it is."""
+    manifest = _manifest(path)
+    if manifest is None:
+        return f"it has no readable {MANIFEST}"
+    for name, size in manifest["files"].items():
+        if not (path / name).is_file() or (path / name).stat().st_size != size:
+            return f"{name} is missing or cut short"
+    return None

@@ -1,0 +1,65 @@
+"""Files that are whole or absent: written beside their place, synced, and renamed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write `data` (text as UTF-8) so that a crash leaves the old file or the new one, never a part."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    with open(temporary, "wb") as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Write strict JSON atomically; see `json_safe`."""
+    write_atomic(path, json.dumps(json_safe(tree), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def json_safe(tree: Any) -> Any:
+    """`tree` as strict JSON holds it: NaN and ±infinity become None, tuples and arrays lists, the rest text."""
+    if isinstance(tree, float):
+        return float(tree) if math.isfinite(tree) else None
+    if tree is None or isinstance(tree, bool | int | str):
+        return tree
+    if isinstance(tree, Mapping):
+        return {str(key): json_safe(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [json_safe(value) for value in tree]
+    return json_safe(tree.tolist()) if hasattr(tree, "tolist") else str(tree)
+
+
+def sync(path: Path) -> None:
+    """Ask the disk to hold this file, or this folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync every file and folder below `folder`, and the folder itself."""
+    for root, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(root, name))
+        sync(Path(root))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link (not what it points to) or a folder with all that it holds."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

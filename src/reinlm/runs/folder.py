@@ -1,0 +1,294 @@
+"""The run folder: what was asked for, by whom it may be written, and where everything lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import reinlm
+from reinlm.config import differences, dump_yaml, parse_yaml, redact
+from reinlm.errors import InputError
+from reinlm.runs.files import remove, write_atomic, write_json
+
+SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+CONFIG_FILE = "config.yaml"
+LOCK_FILE = ".lock"
+
+_held: set[int] = set()  # descriptors of the locks that this process holds
+
+
+class RunFolder:
+    """A run folder that this process alone writes.
+
+    config.yaml      the resolved configuration, secrets redacted; usable as a recipe
+    run.json         schema version, kind, command, versions, when it was created and resumed
+    metrics.jsonl, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
+
+    Make one with `create`. It is a context manager: leaving it gives the folder's lock back.
+    """
+
+    def __init__(self, path: Path, *, resumed: bool, lock: int | None) -> None:
+        self.path = path
+        self.resumed = resumed
+        """Whether the run goes on from what an earlier process left."""
+        self._lock = lock
+
+    @staticmethod
+    def check(
+        path: str | Path,
+        *,
+        kind: str,
+        config: Mapping[str, Any],
+        resume: bool = False,
+        overwrite: bool = False,
+        may_change: Iterable[str] = (),
+    ) -> None:
+        """Raise what `create` would raise, and touch nothing: for before a model is loaded."""
+        path = Path(path)
+        if resume and overwrite:
+            raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
+        _check_place(path)
+        if resume:
+            _check_resume(path, kind, _plain(config), tuple(may_change))
+        elif _contents(path):
+            known = (path / RUN_FILE).is_file()
+            if overwrite and not known:
+                raise InputError(
+                    f"{path} is not a run folder and not empty, so it is not overwritten",
+                    hint="give another folder, or empty this one yourself",
+                )
+            if not overwrite:
+                what = "run folder" if known else "folder"
+                hint = "give --resume to go on, --overwrite to start anew, or another folder"
+                raise InputError(f"{what} {path} exists", hint=hint if known else "give another folder")
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        kind: str,
+        config: Mapping[str, Any],
+        command: str | Sequence[str],
+        resume: bool = False,
+        overwrite: bool = False,
+        may_change: Iterable[str] = (),
+    ) -> RunFolder:
+        """Make the folder (or take it over) once training really starts.
+
+        Args:
+            path: the folder; parents are made.
+            kind: "sft", "rl", …
+            config: the resolved configuration as plain values (`model_dump(mode="json")`).
+            command: what reproduces the run; a list of words is quoted for a shell.
+            resume: go on in a folder of the same kind, schema version and configuration.
+            overwrite: remove an existing run folder first.
+            may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+
+        Raises:
+            InputError: for a folder that exists, is no run folder, differs, or is in use by another process.
+        """
+        path, config, may_change = Path(path), _plain(config), tuple(may_change)
+        cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _acquire(path)
+        try:
+            # Another process may have made the folder between the first look and the lock.
+            cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+            if overwrite:
+                _empty(path)
+            _describe(path, kind, config, command, resume=resume)
+        except BaseException:
+            _release(lock)
+            raise
+        return cls(path, resumed=resume, lock=lock)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where `Checkpoints` lie."""
+        return self.path / "checkpoints"
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Write `summary.json`: the figures that the run is judged by."""
+        write_json(self.path / "summary.json", summary)
+        return self.path / "summary.json"
+
+    def write_samples(self, **stages: Sequence[Mapping[str, Any]]) -> Path:
+        """Write `samples.json`: rows of prompt, completion, reward and end, for the report to set side by side.
+
+        Example: the same prompts before and after training:
+            run.write_samples(before=[{"prompt": "2+2=", "completion": "5", "reward": 0.0, "end": "stop"}],
+                              after=[{"prompt": "2+2=", "completion": "4", "reward": 1.0, "end": "stop"}])
+        """
+        write_json(self.path / "samples.json", stages)
+        return self.path / "samples.json"
+
+    def close(self) -> None:
+        """Give the lock back. The folder stays as it is."""
+        _release(self._lock)
+        self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_run(path: str | Path) -> dict[str, Any]:
+    """What `run.json` says: schema_version, kind, command, versions, created, resumed.
+
+    Raises:
+        InputError: for a folder that is no run folder, or one of another schema version.
+    """
+    path = Path(path)
+    try:
+        run = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        found = run["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is not a run folder", hint=f"a run folder holds {RUN_FILE}") from None
+    if found != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {found}; this reinlm reads version {SCHEMA_VERSION}",
+            hint=f"use the version that wrote it: {run.get('versions', {}).get('reinlm', 'unknown')}",
+        )
+    return dict(run)
+
+
+def _check_place(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file, not a folder", hint="give the name of a folder for the run")
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{path} cannot be made: {nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise InputError(f"{path} cannot be written: no permission in {nearest}")
+
+
+def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...]) -> None:
+    if not (path / RUN_FILE).is_file():
+        raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
+    run = read_run(path)
+    if run["kind"] != kind:
+        raise InputError(f"{path} holds a run of kind {run['kind']!r}, not {kind!r}", hint="give another folder")
+    try:
+        old = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
+    except FileNotFoundError:
+        raise InputError(
+            f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
+        ) from None
+    changed = [line for line in differences(old, config) if not _allowed(line, may_change)]
+    if changed:
+        more = f" (and {len(changed) - 1} more: {'; '.join(changed[1:])})" if changed[1:] else ""
+        raise InputError(
+            f"cannot resume {path} with a changed configuration: {changed[0]}{more}",
+            hint="resume with the configuration in its config.yaml, or start another run",
+        )
+
+
+def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
+    key = line.partition(": ")[0]
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
+
+
+def _contents(path: Path) -> list[Path]:
+    return [child for child in path.iterdir() if child.name != LOCK_FILE] if path.is_dir() else []
+
+
+def _empty(path: Path) -> None:
+    """`run.json` goes last: while anything is left, the folder still counts as a run that may be overwritten."""
+    for child in sorted(_contents(path), key=lambda child: child.name == RUN_FILE):
+        remove(child)
+
+
+def _describe(path: Path, kind: str, config: dict[str, Any], command: str | Sequence[str], *, resume: bool) -> None:
+    line = command if isinstance(command, str) else shlex.join(command)
+    start = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": line, "versions": _versions()}
+    if resume:
+        run = read_run(path)
+        run["resumed"].append(start)
+    else:
+        run = {"schema_version": SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
+        run |= {"created": start["time"], "resumed": []}
+    title = f"# reinlm {kind}, schema version {SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
+    # run.json first: it is what makes the folder a run folder, that --overwrite may clear after a crash.
+    write_json(path / RUN_FILE, run)
+    write_atomic(path / CONFIG_FILE, title + dump_yaml(config))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as it is stored and compared: redacted, and nothing that YAML could not hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+    return dict(plain(redact(config)))
+
+
+def _versions() -> dict[str, str]:
+    versions = {"reinlm": reinlm.__version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # a tool that only reads runs has no need of it
+            continue
+    return versions
+
+
+def _acquire(path: Path) -> int | None:
+    """Hold the folder's lock until `_release` or the end of the process; None where the system has no such lock."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 20).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise InputError(
+            f"{path} is being written by another process ({owner or 'unknown'})",
+            hint="wait for it to end, or give another folder",
+        ) from None
+    except OSError:  # some network file systems know no locks
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    if not _registered:
+        os.register_at_fork(after_in_child=_forget)
+        _registered.append(True)
+    _held.add(descriptor)
+    return descriptor
+
+
+_registered: list[bool] = []
+
+
+def _forget() -> None:
+    """In a forked child: a worker that outlives a killed run must not keep its folder locked."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+def _release(lock: int | None) -> None:
+    if lock in _held:
+        _held.discard(lock)
+        os.close(lock)

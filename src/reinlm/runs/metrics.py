@@ -1,0 +1,289 @@
+"""Metrics as sums with their denominators, and the files that hold them step by step.
+
+`metrics.jsonl` has one strict-JSON object a step, steps ascending. A value that is not finite is written as `null`
+there, because NaN and Infinity are no JSON; TensorBoard receives it as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reinlm.errors import InputError
+from reinlm.runs.files import json_safe, remove, write_atomic
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.tensorboard import SummaryWriter
+
+    Number = float | Tensor
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricSums:
+    """Sums, counts and extremes that merge exactly over micro-batches and ranks.
+
+    Values are Python numbers or tensors of one element. Tensors stay on their device, in float64 where it has that type
+    (MPS has not), and `means` reads them all at once, so `add` never waits for an accelerator.
+
+    Example: the loss of tokens [1, 2, 3] and [4] is 2.5, not the mean of 2 and 4:
+        >>> sums = MetricSums()
+        >>> sums.add("loss", total=6.0, count=3)
+        >>> sums.add("loss", total=4.0, count=1)
+        >>> sums.means()
+        {'loss': 2.5}
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[Number, Number]] = {}
+        self._extremes: dict[str, tuple[int, Number]] = {}  # +1 keeps the largest, -1 the smallest
+
+    def add(self, name: str, total: Number, count: Number) -> None:
+        """Add `total`, a sum over `count` things. `count` may be 0: nothing was measured."""
+        if isinstance(count, int | float) and count < 0:
+            raise ValueError(f"metric {name!r}: count must be 0 or more, not {count}")
+        self._claim(name, self._extremes)
+        old_total, old_count = self._sums.get(name, (0.0, 0.0))
+        self._sums[name] = (old_total + _exact(total), old_count + _exact(count))
+
+    def maximum(self, name: str, value: Number) -> None:
+        """Keep the largest value; NaN wins over every number, so that it is seen."""
+        self._extreme(name, 1, value)
+
+    def minimum(self, name: str, value: Number) -> None:
+        """Keep the smallest value; NaN wins over every number, so that it is seen."""
+        self._extreme(name, -1, value)
+
+    def merge(self, other: MetricSums) -> None:
+        """Take in what `other` measured, as if it had been added here."""
+        for name, (total, count) in other._sums.items():
+            self.add(name, total, count)
+        for name, (sign, value) in other._extremes.items():
+            self._extreme(name, sign, value)
+
+    def means(self) -> dict[str, float]:
+        """total / count of every sum whose count is not 0, and the extremes. A name with count 0 is absent."""
+        state = self.state()
+        means = {name: total / count for name, (total, count) in state["sums"].items() if count != 0}
+        return means | {name: value for name, (_, value) in state["extremes"].items()}
+
+    def state(self) -> dict[str, dict[str, list[float]]]:
+        """Plain numbers that `json` takes: for other processes and for checkpoints."""
+        pairs = [number for pair in self._sums.values() for number in pair]
+        values = _floats([*pairs, *(value for _, value in self._extremes.values())])
+        return {
+            "sums": {name: [next(values), next(values)] for name in self._sums},
+            "extremes": {name: [sign, next(values)] for name, (sign, _) in self._extremes.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Mapping[str, Any]]) -> MetricSums:
+        """The sums whose `state()` this is."""
+        sums = cls()
+        sums._sums = {name: (total, count) for name, (total, count) in state["sums"].items()}
+        sums._extremes = {name: (int(sign), value) for name, (sign, value) in state["extremes"].items()}
+        return sums
+
+    def _extreme(self, name: str, sign: int, value: Number) -> None:
+        self._claim(name, self._sums)
+        value = _exact(value)
+        old_sign, old = self._extremes.get(name, (sign, value))
+        if old_sign != sign:
+            raise ValueError(f"metric {name!r} is kept as a maximum and as a minimum")
+        self._extremes[name] = (sign, _larger(old, value) if sign > 0 else -_larger(-old, -value))
+
+    def _claim(self, name: str, others: Mapping[str, Any]) -> None:
+        if name in others:
+            raise ValueError(f"metric {name!r} is kept as a sum and as an extreme")
+
+
+def _exact(value: Number) -> Number:
+    if isinstance(value, int | float):
+        return float(value)
+    import torch
+
+    dtype = torch.float32 if value.device.type == "mps" else torch.float64
+    return value.detach().reshape(()).to(dtype)
+
+
+def _larger(a: Number, b: Number) -> Number:
+    if isinstance(a, float) and isinstance(b, float):
+        return a if a > b or math.isnan(a) else b
+    import torch
+
+    like = a if isinstance(a, torch.Tensor) else b
+    first, second = (x if isinstance(x, torch.Tensor) else torch.full_like(like, x) for x in (a, b))  # type: ignore[arg-type]
+    return torch.maximum(first, second)
+
+
+def _floats(values: list[Number]) -> Iterator[float]:
+    """The values as floats, with one transfer for each device that they lie on."""
+    floats: dict[int, float] = {index: value for index, value in enumerate(values) if isinstance(value, float)}
+    tensors: dict[str, list[tuple[int, Tensor]]] = {}
+    for index, value in enumerate(values):
+        if not isinstance(value, float):
+            tensors.setdefault(str(value.device), []).append((index, value))
+    if tensors:
+        import torch
+
+        for group in tensors.values():
+            indices, parts = zip(*group, strict=True)
+            floats.update(zip(indices, torch.stack(parts).tolist(), strict=True))
+    return iter([floats[index] for index in range(len(values))])
+
+
+class MetricsLog:
+    """`metrics.jsonl` and its mirror in TensorBoard events.
+
+    Append a step before its checkpoint is saved: a resumed run then finds every step up to the checkpoint, once.
+
+    Args:
+        folder: the run folder.
+        after_step: what the file holds of later steps, and a line that a crash tore, is cut off; -1 starts anew.
+        tensorboard: mirror to `tensorboard/` in the run folder.
+    """
+
+    def __init__(self, folder: Path, *, after_step: int = -1, tensorboard: bool = True) -> None:
+        self.path = Path(folder) / METRICS_FILE
+        self._events = Path(folder) / "tensorboard" if tensorboard else None
+        self._writer: SummaryWriter | None = None
+        self.last_step = -1
+        """The last step in the file; -1 before the first."""
+        self.truncate(after_step)
+
+    def append(self, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one step; returns the record as it stands in the file. `time` is added.
+
+        Raises:
+            ValueError: for a step that does not come after the last one, or a value that is not a number.
+        """
+        if step <= self.last_step:
+            raise ValueError(f"step {step} cannot follow step {self.last_step} in {self.path}")
+        numbers = {name: _number(name, value) for name, value in values.items() if name != "step"}
+        numbers.setdefault("time", time.time())
+        record = {"step": step, **json_safe(numbers)}
+        with open(self.path, "ab") as file:
+            file.write((json.dumps(record, allow_nan=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._mirror(step, numbers)
+        self.last_step = step
+        return record
+
+    def truncate(self, after_step: int) -> None:
+        """Keep steps up to `after_step`, each once; the file is replaced in one piece."""
+        self.close()
+        rows = read_lines(self.path) if self.path.exists() else []
+        kept = [record for record in _ascending(self.path, rows) if record["step"] <= after_step]
+        write_atomic(self.path, "".join(json.dumps(record) + "\n" for record in kept))
+        self.last_step = kept[-1]["step"] if kept else -1
+        self._purge = after_step + 1
+
+    def close(self) -> None:
+        """Finish the TensorBoard events; appending again opens new ones."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _mirror(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._events is None:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Hides what an interrupted run had written of the steps that come again.
+            self._writer = SummaryWriter(str(self._events), purge_step=self._purge)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+        self._purge = step + 1
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"metric {name!r} must be a number, not {value!r}") from None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a `metrics.jsonl`, steps ascending; `null` (a value that was not finite) is read as NaN.
+
+    A last line that a crash tore is left out.
+
+    Raises:
+        InputError: for any other line that is no record or does not come after the one before, naming file and line.
+    """
+    return [
+        {name: math.nan if value is None else value for name, value in record.items()}
+        for record in _ascending(path, read_lines(path))
+    ]
+
+
+def _ascending(path: Path, rows: Iterable[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
+    last = -1
+    for line, row in rows:
+        step = row.get("step") if isinstance(row, dict) else None
+        if not isinstance(step, int) or step <= last:
+            raise InputError(f"{path}:{line}: not the record of a step after {last}", hint="remove the line")
+        last = step
+        yield row
+
+
+def read_lines(path: Path) -> list[tuple[int, Any]]:
+    """(line number, value) of every line of a JSONL file; a torn last line is left out."""
+    lines = Path(path).read_bytes().split(b"\n")
+    rows = []
+    for index, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append((index, json.loads(line)))
+        except ValueError:
+            if index == len(lines):  # no newline follows: the write was cut short
+                break
+            raise InputError(f"{path}:{index}: not valid JSON", hint="remove the line") from None
+    return rows
+
+
+class RolloutLog:
+    """`rollouts/step_N.jsonl`: the samples of a step, one JSON object a line.
+
+    Rows are free-form; the report reads `prompt`, `completion`, `reward` and `end` where present.
+    `after_step` is as in `MetricsLog`: files of later steps are removed.
+    """
+
+    def __init__(self, folder: Path, *, after_step: int = -1) -> None:
+        self.folder = Path(folder) / "rollouts"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.truncate(after_step)
+
+    def write(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Write the samples of `step` in one piece; a file of the same step is replaced."""
+        path = self.folder / f"step_{step}.jsonl"
+        lines = (json.dumps(json_safe(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
+        return path
+
+    def truncate(self, after_step: int) -> None:
+        """Remove what was written after `after_step`."""
+        for step, path in numbered(self.folder, ".jsonl"):
+            if step > after_step:
+                remove(path)
+
+
+def numbered(folder: Path, suffix: str = "") -> list[tuple[int, Path]]:
+    """(N, path) of every `step_N` with that suffix in `folder`, N ascending; empty where there is no folder."""
+    if not folder.is_dir():
+        return []
+    matches = ((re.fullmatch(rf"step_(\d+){re.escape(suffix)}", path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)

@@ -1,0 +1,107 @@
+"""Every metric that reinlm logs, under the names that users of TRL know where one exists.
+
+`{name}` stands for a reward, `{set}` for an evaluation set, `{k}` for a number of samples. `docs/metrics.md` says of
+each what is healthy and what a bad value means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """The unit and the meaning of a metric.
+
+    Example:
+        MetricInfo(unit="nats", description="entropy of the policy per scored token")
+    """
+
+    unit: str
+    description: str
+
+
+METRICS: dict[str, MetricInfo] = {
+    "loss": MetricInfo("nats (SFT); none (RL)", "the objective that the optimizer minimises"),
+    "mean_token_accuracy": MetricInfo("fraction", "trained tokens that were the model's first choice"),
+    "reward": MetricInfo("reward", "mean weighted reward of the samples"),
+    "reward_std": MetricInfo("reward", "standard deviation of the reward within a group, averaged over groups"),
+    "frac_reward_zero_std": MetricInfo("fraction", "groups whose samples all earned the same reward"),
+    "rewards/{name}/mean": MetricInfo("reward", "mean of this reward function, before its weight"),
+    "rewards/{name}/std": MetricInfo("reward", "standard deviation of this reward function over the samples"),
+    "rewards/failed": MetricInfo("samples", "samples left out because a reward function failed"),
+    "completions/mean_length": MetricInfo("tokens", "mean length of the sampled answers"),
+    "completions/min_length": MetricInfo("tokens", "the shortest sampled answer"),
+    "completions/max_length": MetricInfo("tokens", "the longest sampled answer"),
+    "completions/clipped_ratio": MetricInfo("fraction", "answers that the length limit cut off"),
+    "completions/mean_terminated_length": MetricInfo("tokens", "mean length of the answers that ended by themselves"),
+    "entropy": MetricInfo("nats per token", "entropy of the policy at the scored tokens"),
+    "kl": MetricInfo("nats per token", "divergence of the policy from its reference"),
+    "approx_kl": MetricInfo("nats per token", "how far the update has moved the policy from where it began (k3)"),
+    "clip_ratio/low_mean": MetricInfo("fraction", "tokens stopped at the lower clip bound (negative advantage)"),
+    "clip_ratio/high_mean": MetricInfo("fraction", "tokens stopped at the upper clip bound (positive advantage)"),
+    "clip_ratio/region_mean": MetricInfo("fraction", "tokens stopped at either clip bound"),
+    "ratio/mean": MetricInfo("ratio", "mean probability ratio between the policy and the start of the update"),
+    "ratio/max": MetricInfo("ratio", "the largest probability ratio in the update"),
+    "sampling/logprob_difference/mean": MetricInfo(
+        "nats", "mean |trainer − sampler| log-probability of sampled tokens"
+    ),
+    "sampling/logprob_difference/max": MetricInfo("nats", "largest |trainer − sampler| log-probability of any token"),
+    "sampling/importance_ratio/min": MetricInfo("ratio", "smallest trainer-to-sampler probability ratio"),
+    "sampling/importance_ratio/mean": MetricInfo("ratio", "mean trainer-to-sampler probability ratio"),
+    "sampling/importance_ratio/max": MetricInfo("ratio", "largest trainer-to-sampler probability ratio"),
+    "advantage/std": MetricInfo("reward or none", "standard deviation of the advantages over the scored tokens"),
+    "groups/dropped": MetricInfo("groups", "groups that the filter removed in this step"),
+    "groups/attempts": MetricInfo("rounds", "rounds of sampling that it took to fill the batch"),
+    "updates/skipped": MetricInfo("updates", "updates skipped because loss or gradient was not finite"),
+    "grad_norm": MetricInfo("none", "norm of the gradient before clipping"),
+    "learning_rate": MetricInfo("none", "learning rate of the update"),
+    "epoch": MetricInfo("epochs", "passes over the training data so far"),
+    "num_tokens": MetricInfo("tokens", "tokens trained on or sampled since the start"),
+    "samples": MetricInfo("samples", "samples trained on since the start"),
+    "step_time": MetricInfo("s", "wall clock of the whole step"),
+    "time": MetricInfo("s since 1970", "when the step was logged"),
+    "time/rollout": MetricInfo("s", "sampling answers"),
+    "time/reward": MetricInfo("s", "scoring answers with the reward functions"),
+    "time/score": MetricInfo("s", "log-probabilities under the old and the reference policy"),
+    "time/update": MetricInfo("s", "forward, backward and optimizer"),
+    "time/evaluate": MetricInfo("s", "evaluation"),
+    "time/checkpoint": MetricInfo("s", "writing a checkpoint"),
+    "tokens_per_second": MetricInfo("tokens/s", "tokens handled in the step over its time"),
+    "samples_per_second": MetricInfo("samples/s", "samples handled in the step over its time"),
+    "eval/{set}/accuracy": MetricInfo("fraction", "held-out answers that the verifier accepts"),
+    "eval/{set}/accuracy_low": MetricInfo("fraction", "lower end of the accuracy's 95 % interval"),
+    "eval/{set}/accuracy_high": MetricInfo("fraction", "upper end of the accuracy's 95 % interval"),
+    "eval/{set}/pass@{k}": MetricInfo("fraction", "held-out prompts with a right answer among k samples"),
+    "eval/{set}/mean_length": MetricInfo("tokens", "mean length of the held-out answers"),
+    "eval/{set}/loss": MetricInfo("nats per token", "cross-entropy of held-out demonstrations"),
+}
+
+CLOCKS = frozenset({"time", "step_time", "tokens_per_second", "samples_per_second"})
+"""Fields that depend on the clock, together with every `time/…`: two equal runs differ in these alone."""
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    escaped = re.escape(name).replace(r"\{name\}", "[^/]+").replace(r"\{set\}", "[^/]+").replace(r"\{k\}", r"\d+")
+    return re.compile(escaped)
+
+
+_PATTERNS = {name: _pattern(name) for name in METRICS}
+
+
+def describe(name: str) -> MetricInfo | None:
+    """What is known of a logged name such as `eval/gsm8k/pass@8`; None for a user's own metric."""
+    return next((METRICS[known] for known, pattern in _PATTERNS.items() if pattern.fullmatch(name)), None)
+
+
+def is_clock(name: str) -> bool:
+    """Whether a metric measures time and so differs between two equal runs."""
+    return name in CLOCKS or name.startswith("time/")
+
+
+def without_clocks(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's record without its clock fields: what two runs from one seed share to the last bit."""
+    return {name: value for name, value in record.items() if not is_clock(name)}

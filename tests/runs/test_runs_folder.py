@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reinlm.config import parse_yaml
+from reinlm.errors import InputError
+from reinlm.runs.folder import RunFolder, read_run
+
+CONFIG = {"steps": 10, "rollout": {"group_size": 8}, "run": {"path": "x"}, "hub_token": "hf_secret", "lr": "1e-6"}
+
+
+def create(path: Path, config: dict[str, Any] = CONFIG, *, kind: str = "rl", **options: Any) -> RunFolder:
+    return RunFolder.create(path, kind=kind, config=config, command=["reinlm", "rl", "--prompt", "2 + 2"], **options)
+
+
+def refusal(path: Path, config: dict[str, Any] = CONFIG, **options: Any) -> InputError:
+    before = sorted(path.rglob("*")) if path.is_dir() else None
+    with pytest.raises(InputError) as raised:
+        create(path, config, **options)
+    assert (sorted(path.rglob("*")) if path.is_dir() else None) == before, "a refusal touches nothing"
+    assert "\n" not in raised.value.message
+    return raised.value
+
+
+def test_a_new_folder_says_what_ran_and_holds_no_secret(tmp_path: Path) -> None:
+    config = CONFIG | {"clip": math.inf, "sets": (1, 2), "file": Path("a.jsonl")}
+    with create(tmp_path / "deep" / "run", config) as run:
+        assert not run.resumed
+    text = (run.path / "config.yaml").read_text()
+    assert text.startswith("# reinlm rl, schema version 1")
+    assert "hf_secret" not in text
+    expected = CONFIG | {"hub_token": "***", "clip": math.inf, "sets": [1, 2], "file": "a.jsonl"}
+    assert parse_yaml(text, "config.yaml") == expected
+    saved = read_run(run.path)
+    assert saved["kind"] == "rl"
+    assert saved["schema_version"] == 1
+    assert saved["command"] == "reinlm rl --prompt '2 + 2'"
+    assert saved["resumed"] == []
+    assert saved["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"reinlm", "torch", "transformers"} <= saved["versions"].keys()
+
+
+def test_a_run_is_not_written_over_without_being_asked(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    error = refusal(tmp_path / "run")
+    assert error.message == f"run folder {tmp_path / 'run'} exists"
+    assert "--resume" in str(error.hint)
+    assert "--overwrite" in str(error.hint)
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    assert read_run(tmp_path)["kind"] == "rl"
+
+
+def test_overwrite_clears_a_run_whole(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    run = create(tmp_path / "run")
+    (run.checkpoints / "step_1").mkdir(parents=True)
+    (run.checkpoints / "last").symlink_to("step_1")
+    (run.path / "data").symlink_to(outside)
+    run.close()
+    create(tmp_path / "run", {"steps": 3}, kind="sft", overwrite=True).close()
+    assert {path.name for path in run.path.iterdir()} == {"config.yaml", "run.json", ".lock"}
+    assert read_run(run.path)["kind"] == "sft"
+    assert (outside / "kept").exists()
+
+
+def test_overwrite_spares_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    assert "is not a run folder and not empty" in refusal(tmp_path, overwrite=True).message
+    assert refusal(tmp_path).message == f"folder {tmp_path} exists"
+
+
+def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert refusal(file).message == f"{file} is a file, not a folder"
+    assert refusal(file / "run").message == f"{file / 'run'} cannot be made: {file} is a file"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert (
+        refusal(tmp_path / "a" / "b").message
+        == f"{tmp_path / 'a' / 'b'} cannot be written: no permission in {tmp_path}"
+    )
+
+
+def test_resume_goes_on_and_notes_it(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with create(tmp_path, resume=True) as run:
+        assert run.resumed
+    assert (tmp_path / "metrics.jsonl").exists()
+    saved = read_run(tmp_path)
+    assert saved["command"] == "reinlm rl --prompt '2 + 2'"
+    assert [start["command"] for start in saved["resumed"]] == ["reinlm rl --prompt '2 + 2'"]
+
+
+def test_resume_with_a_changed_configuration_says_what_differs(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    changed = CONFIG | {"rollout": {"group_size": 16}, "steps": 20}
+    message = refusal(tmp_path, changed, resume=True).message
+    assert message.endswith("changed configuration: rollout.group_size: 8 -> 16 (and 1 more: steps: 10 -> 20)")
+    assert refusal(tmp_path, changed, resume=True, may_change=["steps"]).message.endswith("rollout.group_size: 8 -> 16")
+
+
+def test_keys_that_may_change_do_and_are_written_down(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    create(tmp_path, CONFIG | {"steps": 20, "run": {"path": "y"}}, resume=True, may_change=["steps", "run"]).close()
+    assert parse_yaml((tmp_path / "config.yaml").read_text(), "")["steps"] == 20
+    assert "steps_: 1" in refusal(
+        tmp_path, CONFIG | {"steps": 20, "steps_": 1}, resume=True, may_change=["steps", "run"]
+    ).message.replace("None -> ", "")
+
+
+def test_resume_needs_a_run_of_the_same_kind_and_schema(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "none", resume=True)
+    assert error.message == f"nothing to resume: {tmp_path / 'none'} is not a run folder"
+    run = create(tmp_path / "run")
+    run.close()
+    assert refusal(run.path, resume=True, kind="sft").message == f"{run.path} holds a run of kind 'rl', not 'sft'"
+    assert "exclude each other" in refusal(run.path, resume=True, overwrite=True).message
+    saved = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps(saved | {"schema_version": 99}))
+    assert refusal(run.path, resume=True).message == f"{run.path} has schema version 99; this reinlm reads version 1"
+
+
+def test_a_start_that_was_killed_half_way_can_be_overwritten(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    (tmp_path / "config.yaml").unlink()
+    assert refusal(tmp_path, resume=True).message == f"nothing to resume: {tmp_path} has no config.yaml"
+    create(tmp_path, overwrite=True).close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_folder_without_a_readable_run_file_is_no_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InputError, match="is not a run folder"):
+        read_run(tmp_path)
+
+
+HOLDER = """
+import os, sys, time
+from reinlm.runs.folder import RunFolder
+run = RunFolder.create(sys.argv[1], kind="rl", config={}, command="x")
+child = os.fork()
+print("held" if child else "", flush=True, end="\\n" if child else "")
+time.sleep(60)
+"""
+
+
+def test_two_processes_never_write_one_run_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == "held\n"
+        for options in ({"resume": True}, {"overwrite": True}):
+            message = refusal(tmp_path, {}, **options).message
+            assert message == f"{tmp_path} is being written by another process ({process.pid})"
+        process.kill()  # its forked child lives on, as a reward worker may
+        process.wait()
+        create(tmp_path, {}, resume=True).close()
+    finally:
+        os.killpg(process.pid, 9)
+        process.stdout.close()
+
+
+def test_a_folder_is_free_again_once_closed(tmp_path: Path) -> None:
+    run = create(tmp_path)
+    assert "being written by another process" in refusal(tmp_path, resume=True).message
+    run.close()
+    run.close()
+    create(tmp_path, resume=True).close()
+
+
+def test_summary_and_samples_are_strict_json(tmp_path: Path) -> None:
+    run = create(tmp_path)
+    assert json.loads(run.write_summary({"accuracy_after": 0.95, "kl": math.nan}).read_text()) == {
+        "accuracy_after": 0.95,
+        "kl": None,
+    }
+    sample = {"prompt": "2+2=", "completion": "</script>é", "reward": 1.0, "end": "stop"}
+    assert json.loads(run.write_samples(before=[], after=[sample]).read_text()) == {"before": [], "after": [sample]}
