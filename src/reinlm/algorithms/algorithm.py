@@ -60,6 +60,7 @@ class Algorithm:
     """
 
     name: str
+    """What it is called; free for a changed one."""
     advantage: Advantage
     ratio: Ratio
     gate: Gate
@@ -71,6 +72,8 @@ class Algorithm:
     """Which groups are trained on; dropped ones are sampled anew."""
     source: str = ""
     """Paper and arXiv id."""
+    base: str = ""
+    """The named algorithm that a renamed one changes; empty where `name` is its own."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ratio, SequenceRatio) and self.weights is token_mean:
@@ -108,8 +111,9 @@ class Algorithm:
         """
         if self.needs_reference and ref_logprobs is None:
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
-        weights = self.weights(layout, Counts.of(layout) if counts is None else counts)
-        return Signals(layout, advantages, weights, old_logprobs, rollout_logprobs, ref_logprobs)
+        counts = Counts.of(layout) if counts is None else counts
+        weights = self.weights(layout, counts)
+        return Signals(layout, advantages, weights, counts.tokens, old_logprobs, rollout_logprobs, ref_logprobs)
 
     def loss(self, logprobs: Float[Tensor, "tokens"], signals: Signals, state: AlgorithmState) -> Loss:
         """The loss of a slice of one optimizer step; slices add up. `logprobs` is the only tensor with a gradient."""
@@ -166,14 +170,17 @@ class Algorithm:
 def _measure(
     value: Tensor, logprobs: Tensor, log_ratio: Tensor, gated: Gated, kl: Tensor | None, signals: Signals
 ) -> Metrics:
-    """Sums with their denominators, over the tokens of a slice."""
+    """Sums with their denominators, over the tokens of a slice.
+
+    The loss is a sum over the step, so its denominator is the slice's share of the step: shares add up to one.
+    """
     count = logprobs.new_tensor(float(logprobs.numel()))
-    one = torch.ones_like(count)
+    share = value.new_tensor(logprobs.numel() / max(signals.tokens_in_step, 1))
     moved = token_log_ratio(logprobs, signals)
     ratio = log_ratio.exp()
     sums = {
-        "loss": (value.detach(), one),
-        "approx_kl": (k3(moved, torch.zeros_like(moved)).sum(), count),
+        "loss": (value.detach(), share),
+        "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
         "ratio/mean": (ratio.sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),
         "clip_ratio/high_mean": (gated.high.sum(), count),

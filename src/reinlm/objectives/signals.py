@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class Signals:
     advantages: Float[Tensor, "tokens"]
     weights: Float[Tensor, "tokens"]
     """From counts over the whole optimizer step; they sum over its slices."""
+    tokens_in_step: int
+    """N of the whole optimizer step: a slice's share of it is the denominator of the loss as a metric."""
     old_logprobs: Float[Tensor, "tokens"] | None = None
     """By the trained weights at the start of the update. None: this is its only step, so they are the current ones."""
     rollout_logprobs: Float[Tensor, "tokens"] | None = None
@@ -49,8 +51,8 @@ class Signals:
         return self._map(self.layout.to(device), lambda x: x.to(device, dtype))
 
     def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
-        tensors = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, layout=layout, **{name: change(x) for name, x in tensors.items() if isinstance(x, Tensor)})
+        named: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(self, layout=layout, **{name: change(x) for name, x in named.items() if isinstance(x, Tensor)})
 
 
 @dataclass(frozen=True)
