@@ -149,6 +149,13 @@ class ScoredGroup:
             raise ValueError(
                 f"{len(self.group.rollouts)} rollouts need as many tuples of events, not {len(self.events)}"
             )
+        for index, (rollout, earned) in enumerate(zip(self.group.rollouts, self.events, strict=True)):
+            for event in earned:
+                if event.token is not None and not 0 <= event.token < rollout.length:
+                    raise ValueError(
+                        f"{self.group.prompt.id}, sample {index}: reward {event.name!r} lands on token {event.token} "
+                        f"of an answer of {rollout.length} tokens"
+                    )
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -186,6 +193,7 @@ def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None =
     """Flatten scored groups. `shaping` is added to the outcome reward of each rollout that has one.
 
     An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic.
+    Raises ValueError where `shaping` has not one number for each rollout.
     """
     import torch
 
@@ -198,7 +206,9 @@ def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None =
     step_rewards: list[float] = []
     step_tokens: list[int] = []
     start = 0
-    for rollout, earned, added in zip(rollouts, events, shaping or [0.0] * len(rollouts), strict=True):
+    for rollout, earned, added in zip(
+        rollouts, events, [0.0] * len(rollouts) if shaping is None else shaping, strict=True
+    ):
         whole = [event.weight * event.value for event in earned if event.token is None]
         rewards.append(sum(whole, start=added) if earned else float("nan"))
         for event in earned:

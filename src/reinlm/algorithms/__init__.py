@@ -17,11 +17,11 @@ from reinlm.errors import InputError, unknown
 ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"grpo": grpo, "dapo": dapo, "gspo": gspo}
 
 
-def algorithm(name: str, **changes: Any) -> Algorithm:
+def algorithm(name: str, /, **changes: Any) -> Algorithm:
     """A named algorithm, with any of its choices replaced.
 
     A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`.
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to call it otherwise.
 
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
@@ -39,6 +39,8 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
         return spec
     if isinstance(spec, str):
         return algorithm(spec)
+    if not isinstance(spec, Mapping):
+        raise InputError(f"algorithm: cannot read {spec!r}", hint="a name, or {base: grpo, …}")
     changes = dict(spec)
     base = changes.pop("base", None)
     if not isinstance(base, str):

@@ -60,6 +60,7 @@ class Algorithm:
     """
 
     name: str
+    """What it is called; free for a changed one."""
     advantage: Advantage
     ratio: Ratio
     gate: Gate
@@ -71,6 +72,8 @@ class Algorithm:
     """Which groups are trained on; dropped ones are sampled anew."""
     source: str = ""
     """Paper and arXiv id."""
+    base: str = ""
+    """The named algorithm that a renamed one changes; empty where `name` is its own."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ratio, SequenceRatio) and self.weights is token_mean:
@@ -108,7 +111,8 @@ class Algorithm:
         """
         if self.needs_reference and ref_logprobs is None:
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
-        weights = self.weights(layout, Counts.of(layout) if counts is None else counts)
+        counts = Counts.of(layout) if counts is None else counts
+        weights = self.weights(layout, counts)
         return Signals(layout, advantages, weights, old_logprobs, rollout_logprobs, ref_logprobs)
 
     def loss(self, logprobs: Float[Tensor, "tokens"], signals: Signals, state: AlgorithmState) -> Loss:
@@ -167,7 +171,7 @@ def _measure(logprobs: Tensor, log_ratio: Tensor, gated: Gated, signals: Signals
     moved = token_log_ratio(logprobs, signals)
     ratio = log_ratio.exp()
     sums = {
-        "approx_kl": (k3(moved, torch.zeros_like(moved)).sum(), count),
+        "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
         "ratio/mean": (ratio.sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),
         "clip_ratio/high_mean": (gated.high.sum(), count),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from reinlm.algorithms.algorithm import Algorithm
 from reinlm.algorithms.filters import MixedOutcomes
@@ -47,15 +49,21 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
             raise unknown(f"choice of {base.name}", key, allowed)
     try:
         chosen = {key: _choice(key, value, base) for key, value in changes.items()}
-        return replace(base, **chosen)
+        origin = base.base or base.name
+        renamed = chosen.get("name", base.name) != origin
+        return replace(base, **chosen, base=origin if renamed else "")
     except InputError:
         raise
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"algorithm {base.name}: {error}") from error
 
 
 def describe(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm as a recipe would say it, every choice spelled out; for configuration files."""
+    """The algorithm as a recipe would say it, every choice spelled out; for configuration files.
+
+    `reinlm.algorithms.resolve` rebuilds from it what a named algorithm and named choices made; a choice from outside
+    the library is named by its class alone.
+    """
     names = {build: name for options in CHOICES.values() for name, build in options.items()}
 
     def spell(choice: Any) -> Any:
@@ -64,7 +72,9 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
             return {name: asdict(choice)}
         return getattr(choice, "__name__", repr(choice))
 
-    tree: dict[str, Any] = {"base": algorithm.name}
+    tree: dict[str, Any] = {"base": algorithm.base or algorithm.name}
+    if algorithm.base:
+        tree["name"] = algorithm.name
     for kind in CHOICES:
         value = getattr(algorithm, kind)
         tree[kind] = [spell(item) for item in value] if kind in LISTS else spell(value)
@@ -74,7 +84,9 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
 
 def _choice(kind: str, value: Any, base: Algorithm) -> Any:
     if kind == "name":
-        return str(value)
+        if not isinstance(value, str) or not value:
+            raise InputError(f"name: {value!r} is no name for an algorithm", hint="a text such as my_grpo")
+        return value
     if kind == "kl":
         return _kl(value, base.kl)
     if kind in LISTS:
@@ -87,10 +99,7 @@ def _kl(value: Any, base: KL | None) -> KL | None:
     if value is None or isinstance(value, KL):
         return value
     if isinstance(value, Mapping):
-        for key in value:
-            if key not in KL.__dataclass_fields__:
-                raise unknown("key of kl", key, KL.__dataclass_fields__)
-        return replace(base or KL(), **value)
+        return replace(base or KL(), **_values("kl", KL, value))
     raise InputError(f"kl: {value!r} is no KL choice", hint="null for none, or {estimator: k3, coefficient: 0.04}")
 
 
@@ -101,7 +110,7 @@ def _build(kind: str, spec: Any) -> Any:
         name, given = spec, None
     elif isinstance(spec, Mapping) and len(spec) == 1:
         name, given = next(iter(spec.items()))
-    elif callable(spec):
+    elif callable(spec) and not isinstance(spec, type) and _kind(spec) in {kind, None}:
         return spec
     else:
         raise InputError(
@@ -110,12 +119,35 @@ def _build(kind: str, spec: Any) -> Any:
     if name not in options:
         raise unknown(kind, str(name), options)
     build = options[name]
-    if given is None:
-        return build()
-    if isinstance(given, Mapping):
-        known = [field.name for field in fields(build)] if is_dataclass(build) else []
-        for key in given:
-            if key not in known:
-                raise unknown(f"value of {name}", key, known)
-        return build(**given)
-    return build(*(given if isinstance(given, list | tuple) else [given]))
+    try:
+        return build(**_values(name, build, given))
+    except TypeError as error:
+        raise InputError(f"{kind}: {error}", hint=f"give {name} its values, such as {{{name}: value}}") from error
+
+
+def _kind(choice: Any) -> str | None:
+    """Which kind of choice an instance is, or None for one from outside the library."""
+    if choice in AGGREGATIONS.values():
+        return "weights"
+    return next((kind for kind, options in CHOICES.items() if type(choice) in options.values()), None)
+
+
+def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
+    """The values of a choice by field, from one value, a list of values or a mapping; each of the field's type."""
+    known = {field.name: get_type_hints(build)[field.name] for field in fields(build)} if is_dataclass(build) else {}
+    if not isinstance(given, Mapping):
+        values = [] if given is None else given if isinstance(given, list | tuple) else [given]
+        if len(values) > len(known):
+            raise InputError(f"{name} takes {len(known)} values, not {len(values)}: {given!r}", hint=", ".join(known))
+        given = dict(zip(known, values, strict=False))
+    for key, value in given.items():
+        if key not in known:
+            raise unknown(f"value of {name}", str(key), known)
+        if get_origin(known[key]) is Literal:
+            continue  # the choice itself says more about a name than "not allowed"
+        try:
+            TypeAdapter(known[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise InputError(f"{name}.{key}: {message[0].lower()}{message[1:]} (given: {value!r})") from error
+    return dict(given)

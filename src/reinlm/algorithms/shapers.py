@@ -37,7 +37,7 @@ class SoftOverlong:
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"soft overlong: max_length must be at least 1 token, not {self.max_length}")
-        if self.cache < 0 or (self.cache >= 1 and self.cache != int(self.cache)):
+        if not 0 <= self.cache < float("inf") or (self.cache >= 1 and self.cache != int(self.cache)):
             raise ValueError(f"soft overlong: cache is a fraction below 1 or a number of tokens, not {self.cache}")
 
     def __call__(self, lengths: Int[Tensor, "episodes"], limit: int) -> Float[Tensor, "episodes"]:

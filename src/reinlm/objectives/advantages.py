@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 EQUAL = 1e-12
-"""Rewards of a group within this fraction of their size are equal: their rounding residue is no signal."""
+"""Rewards of a group within this fraction of their size are equal: their rounding residue is no signal.
+
+For tensors of fewer bits than float64: within four units in the last place."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def group_standardize(
     deviation, count = _group_deviation(rewards, group, groups)
     squares = deviation.new_zeros(groups).index_add(0, group, deviation.square())
     variance = squares / (count - 1.0 if bessel else count).clamp(min=1.0)
-    return deviation / (variance.sqrt() + epsilon)[group]
+    return torch.where(deviation == 0.0, 0.0, deviation / (variance.sqrt() + epsilon)[group])
 
 
 def _group_deviation(
@@ -88,9 +91,13 @@ def _group_deviation(
     infinite = known.new_full((groups,), torch.inf)
     lowest = infinite.scatter_reduce(0, group, torch.where(given, rewards, torch.inf), "amin")
     highest = (-infinite).scatter_reduce(0, group, torch.where(given, rewards, -torch.inf), "amax")
-    scale = torch.maximum(lowest.abs(), highest.abs())
-    differs = highest - lowest > EQUAL * scale
-    return torch.where(given & differs[group], known - mean[group], 0.0), count
+    return torch.where(given & ~_equal(lowest, highest)[group], known - mean[group], 0.0), count
+
+
+def _equal(lowest: Float[Tensor, "*shape"], highest: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+    """Whether the two ends of a range are no further apart than rounding explains."""
+    tolerance = max(EQUAL, 4.0 * torch.finfo(highest.dtype).eps)
+    return highest - lowest <= tolerance * torch.maximum(lowest.abs(), highest.abs())
 
 
 def process_advantages(
@@ -136,11 +143,9 @@ class GroupCenter:
         return _group_advantages(feedback, group_center)
 
 
-class _Normalize(Protocol):
-    def __call__(self, rewards: Tensor, group: Tensor, groups: int, /) -> Tensor: ...
-
-
-def _group_advantages(feedback: Feedback, normalize: _Normalize) -> Float[Tensor, "tokens"]:
+def _group_advantages(
+    feedback: Feedback, normalize: Callable[[Tensor, Tensor, int], Tensor]
+) -> Float[Tensor, "tokens"]:
     layout = feedback.layout
     outcome = normalize(feedback.rewards, layout.group_of_episode, layout.groups)
     advantages = layout.expand(outcome, "episode")
@@ -187,9 +192,7 @@ def gae(
     recursion too. λ = 0 is one-step TD, λ = 1 Monte Carlo with a baseline. The returns that a critic learns are A + V.
     Raises ValueError for `discount` (γ) or `smoothing` (λ) outside [0, 1].
     """
-    for name, value in (("discount", discount), ("smoothing", smoothing)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"gae: {name} must be in [0, 1], not {value}")
+    _check_fractions(discount, smoothing)
     delta = rewards + discount * torch.where(terminated, 0.0, next_values) - values
     decay = discount * smoothing * (~(terminated | truncated)).to(delta.dtype)
     advantages = torch.zeros_like(delta)
@@ -198,6 +201,12 @@ def gae(
         carried = delta[t] + decay[t] * carried
         advantages[t] = carried
     return advantages
+
+
+def _check_fractions(discount: float, smoothing: float) -> None:
+    for name, value in (("discount", discount), ("smoothing", smoothing)):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"gae: {name} must be in [0, 1], not {value}")
 
 
 @dataclass(frozen=True)
@@ -213,6 +222,9 @@ class GAE:
     needs_critic = True
     needs_group = False
 
+    def __post_init__(self) -> None:
+        _check_fractions(self.discount, self.smoothing)
+
     def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
         layout = feedback.layout
         if feedback.values is None:
@@ -226,10 +238,12 @@ class GAE:
         rewards = torch.where(last, layout.expand(torch.where(given, feedback.rewards, 0.0), "episode"), 0.0)
         if feedback.step_rewards is not None and feedback.step_tokens is not None:
             rewards = rewards.index_add(0, feedback.step_tokens, feedback.step_rewards)
-        successor = torch.where(last, layout.expand(final, "episode"), feedback.values.roll(-1))
+        values = layout.pad(feedback.values, "episode")
+        following = layout.unpad(values.roll(-1, dims=0), "episode")
+        successor = torch.where(last, layout.expand(final, "episode"), following)
         advantages = gae(
             layout.pad(rewards, "episode"),
-            layout.pad(feedback.values, "episode"),
+            values,
             layout.pad(successor, "episode"),
             layout.pad(last & ~layout.expand(cut, "episode"), "episode", fill=True),
             layout.pad(last & layout.expand(cut, "episode"), "episode", fill=True),
@@ -242,10 +256,10 @@ class GAE:
 def whiten(x: Float[Tensor, "items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, "items"]:
     """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
 
-    The population variance, or with `bessel` the sample one. A single item, or none, is only centred: 0.
+    The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
     """
-    if x.numel() <= 1:
-        return x - x.mean() if shift_mean and x.numel() else x
+    if not x.numel() or _equal(x.min(), x.max()):
+        return torch.zeros_like(x) if shift_mean else x
     mean = x.mean()
     whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)
     return whitened if shift_mean else whitened + mean

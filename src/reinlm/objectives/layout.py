@@ -24,7 +24,8 @@ class Layout:
     Only tokens that the policy chose are in it: prompts, padding and tool output are not, so nothing has to be masked. A
     *turn* is an unbroken stretch of chosen tokens, a *sequence* what the model read in one context, an *episode* one
     rollout, a *group* all rollouts of one prompt. Members without a token exist (an empty answer still has a reward) and
-    count where a formula says so. Tokens stand in order: indices never decrease.
+    count where a formula says so. The tokens of a member stand in order of time; other members' tokens may stand between
+    them, as after `select` in another order.
 
     Example: two answers of 3 and 1 tokens to one prompt:
         >>> layout = Layout.from_lengths([3, 1], group_size=2)
@@ -112,8 +113,11 @@ class Layout:
     def offset(self, by: Level) -> Int[Tensor, "tokens"]:
         """The place of every token among the tokens of its member, from 0."""
         count = self.count(by)
-        start = count.cumsum(0) - count
-        return torch.arange(self.tokens, device=count.device) - start[self.index(by)]
+        together = torch.argsort(self.index(by), stable=True)
+        place = torch.arange(self.tokens, device=count.device)
+        return torch.empty_like(place).index_put(
+            (together,), place - (count.cumsum(0) - count)[self.index(by)[together]]
+        )
 
     def last(self, by: Level) -> Bool[Tensor, "tokens"]:
         """True at the last token of every member."""
@@ -133,10 +137,13 @@ class Layout:
         """The layout of some sequences, in the order given, and which tokens of this layout they hold.
 
         Episodes and groups keep their identity among the chosen: members that lose all their sequences disappear.
+        Raises ValueError for a sequence that is named twice.
         """
         device = self.turn_of_token.device
         place = torch.full((self.size("sequence"),), -1, device=device)
         place[sequences] = torch.arange(len(sequences), device=device)
+        if int((place >= 0).sum()) < len(sequences):
+            raise ValueError(f"select: a sequence is named twice among {sequences.tolist()}")
         turns, turn_place = _pick(place[self.sequence_of_turn])
         tokens, _ = _pick(turn_place[self.turn_of_token])
         episodes, episode_of_sequence = _relabel(self.episode_of_sequence[sequences])

@@ -1,0 +1,24 @@
+"""Shapes are checked at run time: the annotations of the mathematics, which only type checkers read otherwise, hold here."""
+
+from __future__ import annotations
+
+import os
+import typing
+
+import beartype  # noqa: F401  what must not see TYPE_CHECKING as true is imported before
+import jaxtyping
+import torch
+
+CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
+
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for type checkers
+
+if CHECK_SHAPES:
+    typing.TYPE_CHECKING = True
+    try:
+        with jaxtyping.install_import_hook("reinlm.objectives", CHECKER):
+            import reinlm.objectives  # noqa: F401
+    finally:
+        typing.TYPE_CHECKING = False
+
+torch.set_num_threads(1)
