@@ -165,7 +165,9 @@ def _config(kind: type[_ConfigT], recipe: Any, sections: Mapping[str, Any]) -> _
     return build(kind, merge(tree, sections))
 
 
-def _train(train: Callable[..., RunResult], config: Any, quiet: bool, *, command: str | None, **options: Any) -> RunResult:
+def _train(
+    train: Callable[..., RunResult], config: Any, quiet: bool, *, command: str | None, **options: Any
+) -> RunResult:
     """Train, and leave a report behind, also of a run that stopped half-way."""
     from reinlm.errors import RunError
     from reinlm.insight import write_report

@@ -29,7 +29,9 @@ app = typer.Typer(
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as rollout.group_size=16."),
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as rollout.group_size=16."
+    ),
 ]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
 Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]
@@ -116,7 +118,15 @@ def rl(
     Rows have a prompt, or messages, and the columns that the reward reads (such as answer).
     """
     tree = _tree(
-        arguments, model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output, algorithm=algorithm
+        arguments,
+        model,
+        data,
+        reward=reward,
+        eval_data=eval_data,
+        steps=steps,
+        seed=seed,
+        output=output,
+        algorithm=algorithm,
     )
     _finish(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
@@ -152,7 +162,9 @@ def evaluate(
 def generate(
     arguments: Arguments = None,
     model: Model = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", "-p", help="May be repeated; - reads standard input.")] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", "-p", help="May be repeated; - reads standard input.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="A system prompt, for chat models.")] = None,
     samples: Annotated[int | None, typer.Option(help="Answers to each prompt.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1].")] = None,

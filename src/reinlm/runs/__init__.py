@@ -1,1 +1,22 @@
 """What a run leaves on disk: its folder, metrics, rollouts and checkpoints. Imports no torch when it is loaded."""
+
+from reinlm.runs.checkpoints import Checkpoints, load_state
+from reinlm.runs.folder import RunFolder, read_run
+from reinlm.runs.metrics import MetricsLog, MetricSums, RolloutLog, read_metrics
+from reinlm.runs.names import METRICS, without_clocks
+from reinlm.runs.state import random_states, restore_random_states
+
+__all__ = [
+    "METRICS",
+    "Checkpoints",
+    "MetricSums",
+    "MetricsLog",
+    "RolloutLog",
+    "RunFolder",
+    "load_state",
+    "random_states",
+    "read_metrics",
+    "read_run",
+    "restore_random_states",
+    "without_clocks",
+]

@@ -132,6 +132,11 @@ class RunFolder:
         write_json(self.path / "samples.json", stages)
         return self.path / "samples.json"
 
+    def read_samples(self) -> dict[str, Any]:
+        """What `write_samples` wrote; empty before."""
+        file = self.path / "samples.json"
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
     def close(self) -> None:
         """Give the lock back. The folder stays as it is."""
         _release(self._lock)

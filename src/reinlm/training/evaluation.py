@@ -44,9 +44,7 @@ def evaluate(
     An answer is right where the first reward function gives more than `correct_above`. The same seed and tag give the same
     answers from the same weights.
     """
-    groups = collect(
-        engine, prompts, group_size=samples, sampling=sampling, seed=seed, tag=tag, tokenizer=tokenizer
-    )
+    groups = collect(engine, prompts, group_size=samples, sampling=sampling, seed=seed, tag=tag, tokenizer=tokenizer)
     scored = rewards.score(groups, state or TrainerState())
     name = rewards.names[0]
     correct = tuple(
@@ -63,10 +61,13 @@ def evaluation_sampling(
 ) -> Sampling:
     """How evaluation samples: its own temperature and truncation; length and stops as in training where not set."""
     base = training or SamplingConfig()
-    changes = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
-    if config.max_new_tokens is not None:
-        changes["max_new_tokens"] = config.max_new_tokens
-    return replace(base.sampling(stops), **changes)
+    return replace(
+        base.sampling(stops),
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=config.max_new_tokens or base.max_new_tokens,
+    )
 
 
 def _plain(events: Sequence[Any], name: str) -> float | None:

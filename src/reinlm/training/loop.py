@@ -13,9 +13,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from reinlm.models import Policy, restore_weights, save_policy
-from reinlm.runs import Checkpoints, MetricsLog, RolloutLog, RunFolder, load_state, random_states, read_metrics
-from reinlm.runs import restore_random_states
+from reinlm.models import Policy, restore_policy, save_policy
+from reinlm.runs import (
+    Checkpoints,
+    MetricsLog,
+    RolloutLog,
+    RunFolder,
+    load_state,
+    random_states,
+    read_metrics,
+    restore_random_states,
+)
 from reinlm.training.config import VerbConfig
 from reinlm.training.progress import Progress
 
@@ -161,14 +169,16 @@ class Loop:
                 "stopped": self.stopped,
             },
         }
-        path = self.checkpoints.save(step, lambda folder: save_policy(self.task.policy, folder), state, metric=self.latest)
+        path = self.checkpoints.save(
+            step, lambda folder: save_policy(self.task.policy, folder), state, metric=self.latest
+        )
         self.latest = None
         self.task.last_checkpoint = str(path)
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _restore(self, path: Path) -> None:
         state = load_state(path)
-        restore_weights(self.task.policy, path)
+        restore_policy(self.task.policy, path)
         self.task.load_state_dict(state["task"])
         self.task.last_checkpoint = str(path)
         loop = state["loop"]

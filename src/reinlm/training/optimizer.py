@@ -93,5 +93,3 @@ class Optimizer:
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])
-
-

@@ -65,7 +65,9 @@ class Progress:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a finished step."""
-        evaluated = [(n.removeprefix("eval/").removesuffix("/accuracy"), v) for n, v in metrics.items() if _is_accuracy(n)]
+        evaluated = [
+            (n.removeprefix("eval/").removesuffix("/accuracy"), v) for n, v in metrics.items() if _is_accuracy(n)
+        ]
         if evaluated:
             self._accuracy = " ".join(f"{name} accuracy {value:.1%}" for name, value in evaluated)
         figures = self._figures(metrics)

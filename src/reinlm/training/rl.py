@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -201,7 +201,7 @@ class RL:
         """The reference model is a frozen copy, or the policy with its adapter switched off."""
         if self.reference is not None:
             return self._logprobs(self.reference, batch)
-        with self.policy.model.disable_adapter():
+        with cast(Any, self.policy.model).disable_adapter():
             return self._logprobs(self.policy.model, batch)
 
     # ------------------------------------------------------------------------------------------ the rest
@@ -316,4 +316,3 @@ def frozen_copy(policy: Policy) -> torch.nn.Module | None:
         return None
     reference = copy.deepcopy(policy.model).eval()
     return reference.requires_grad_(False)
-

@@ -34,9 +34,7 @@ def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
     path = output_folder(config, kind)
-    RunFolder.check(
-        path, kind=kind, config=dump(config), resume=resume, overwrite=overwrite, may_change=MAY_CHANGE
-    )
+    RunFolder.check(path, kind=kind, config=dump(config), resume=resume, overwrite=overwrite, may_change=MAY_CHANGE)
     return path
 
 

@@ -36,7 +36,9 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     with build_rewards(config.reward) as rewards:
         policy = load_policy(config.model if model is None else model)
         sampling = evaluation_sampling(config.evaluation, policy.stops)
-        prompts = load_prompts(config.data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, sampling.max_new_tokens))
+        prompts = load_prompts(
+            config.data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, sampling.max_new_tokens)
+        )
         rewards.check(prompts.items)
         result = evaluate(
             engine_for(policy),
@@ -61,7 +63,9 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
     chat = config.chat
     if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):
         chat = "always"
-    data = DataConfig(path=[{"prompt": prompt} for prompt in config.prompts], chat=chat, system_prompt=config.system_prompt)
+    data = DataConfig(
+        path=[{"prompt": prompt} for prompt in config.prompts], chat=chat, system_prompt=config.system_prompt
+    )
     prompts = load_prompts(
         data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, config.sampling.max_new_tokens)
     )
