@@ -48,9 +48,7 @@ def run_quickstart(
     """
     config = {"seed": seed, "control": control}
     command = shlex.join(["reinlm", "quickstart", "--seed", str(seed)])
-    with RunFolder.create(
-        output, kind="quickstart", config=config, command=command, overwrite=overwrite
-    ) as folder:
+    with RunFolder.create(output, kind="quickstart", config=config, command=command, overwrite=overwrite) as folder:
         files = _write_data(folder.path, seed, control)
         model = _write_model(folder.path / "model", seed)
         show = _Show(quiet)
@@ -129,7 +127,14 @@ def _write_model(folder: Path, seed: int) -> Path:
 
     tokenizer = character_tokenizer(ALPHABET)
     model = tiny_model(
-        "qwen3", vocab_size=len(tokenizer), hidden_size=128, layers=3, heads=4, intermediate_size=384, context=32, seed=seed
+        "qwen3",
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        layers=3,
+        heads=4,
+        intermediate_size=384,
+        context=32,
+        seed=seed,
     )
     save_policy(load_policy((model, tokenizer)), folder)
     return folder
@@ -166,7 +171,9 @@ class _Show:
         self.console = Console(quiet=quiet, highlight=False)
 
     def plan(self, folder: Path) -> None:
-        self.console.print("[bold]reinlm quickstart[/bold]: a 0.6 M-parameter model learns to add, from scratch, on this machine")
+        self.console.print(
+            "[bold]reinlm quickstart[/bold]: a 0.6 M-parameter model learns to add, from scratch, on this machine"
+        )
         self.console.print(
             f"  SFT imitates {TRAIN_PROBLEMS} demonstrations with {ERROR_RATE:.0%} wrong digits; "
             f"RL is told only right or wrong; {HELD_OUT} other problems judge both\n"
@@ -181,12 +188,18 @@ class _Show:
         )
 
     def result(
-        self, summary: Mapping[str, Any], before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], report: Path
+        self,
+        summary: Mapping[str, Any],
+        before: Sequence[Mapping[str, Any]],
+        after: Sequence[Mapping[str, Any]],
+        report: Path,
     ) -> None:
         from rich.table import Table
 
         table = Table("held-out problems", "after SFT", "after RL", title="before and after")
-        table.add_row("right by sampling", f"{summary['accuracy_before']:.1%}", f"[bold]{summary['accuracy_after']:.1%}[/bold]")
+        table.add_row(
+            "right by sampling", f"{summary['accuracy_before']:.1%}", f"[bold]{summary['accuracy_after']:.1%}[/bold]"
+        )
         table.add_row("right greedily", f"{summary['greedy_before']:.1%}", f"{summary['greedy_after']:.1%}")
         table.add_row("training time", f"{summary['sft_seconds']:.0f} s", f"{summary['rl_seconds']:.0f} s")
         self.console.print(table)
