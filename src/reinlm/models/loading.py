@@ -106,7 +106,7 @@ def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None
         source, tokenizer = source
     if not hasattr(source, "generate"):
         raise InputError(
-            f"a {type(source).__name__} is not a model",
+            f"cannot train on a model of type {type(source).__name__}",
             hint="give a folder, a name, a transformers model, or a pair (model, tokenizer)",
         )
     name = getattr(source.config, "_name_or_path", "")
@@ -182,11 +182,20 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
             kind = problem.split("_")[0]
             raise InputError(f"{config.path}: {len(keys)} weights are {kind}, the first is {keys[0]}")
     model = model.to(device)
+    if config.gradient_checkpointing:
+        _checkpoint_layers(model)
     if config.lora is not None:
         model = _add_lora(model, config.lora)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.eval()
+
+
+def _checkpoint_layers(model: Any) -> None:
+    # transformers 5.20 or so renamed the method, and warns of the older name
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    try:
+        enable({"use_reentrant": False})
+    except ValueError as error:
+        raise InputError(f"model.gradient_checkpointing: {_one_line(error)}") from error
 
 
 def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
@@ -209,9 +218,16 @@ def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
-            return cast("PreTrainedModel", peft.get_peft_model(model, adapter))
+            adapted = peft.get_peft_model(model, adapter)
     except ValueError as error:
         raise InputError(f"model.lora.target_modules {config.target_modules!r}: {_one_line(error)}") from error
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head.weight is embedding.weight and (hasattr(head, "base_layer") or hasattr(embedding, "base_layer")):
+        raise InputError(
+            f"model.lora.target_modules {config.target_modules!r} names a head or embedding that share their weights",
+            hint="a merged model cannot hold such an adapter: name other modules, or use all-linear",
+        )
+    return cast("PreTrainedModel", adapted)
 
 
 def _linear_names(model: Any) -> set[str]:
@@ -274,9 +290,7 @@ def _device(name: str) -> torch.device:
     device = torch.device(name)
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type, 1)
     if (device.index or 0) >= count:
-        raise InputError(
-            f"device {name!r} was asked for, and this machine has {count} of its kind", hint="use device=auto"
-        )
+        raise InputError(f"device {name!r} is not here: this machine has {count} of its kind", hint="use device=auto")
     return device
 
 

@@ -25,13 +25,14 @@ def tiny_model(
     heads: int = 4,
     intermediate_size: int | None = None,
     context: int = 128,
+    tie: bool = True,
     seed: int = 0,
 ) -> PreTrainedModel:
     """A causal language model of a known architecture with random float32 weights, on the CPU, in evaluation mode.
 
-    The embedding is tied to the head, there is no dropout, and `intermediate_size` is 4 · hidden_size unless given. A
-    qwen3_moe has 4 experts, 2 of them active, of half that size. Same arguments and seed, same weights; the global
-    random state is as it was afterwards.
+    `tie` shares the embedding's weight with the head, there is no dropout, and `intermediate_size` is 4 · hidden_size
+    unless given. A qwen3_moe has 4 experts, 2 of them active, of half that size. Same arguments and seed, same weights;
+    the global random state is as it was afterwards.
 
     Raises:
         InputError: an unknown family, or a hidden size that the heads do not divide.
@@ -44,6 +45,7 @@ def tiny_model(
     if hidden_size % heads:
         raise InputError(f"hidden_size {hidden_size} is not a multiple of heads {heads}")
     config = _config(family, vocab_size, hidden_size, layers, heads, intermediate_size or 4 * hidden_size, context)
+    config.tie_word_embeddings = tie
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return cast("PreTrainedModel", AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval())
@@ -52,7 +54,7 @@ def tiny_model(
 def _config(family: Family, vocab: int, hidden: int, layers: int, heads: int, inner: int, context: int) -> Any:
     from transformers import GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
-    shared: dict[str, Any] = {"vocab_size": vocab, "tie_word_embeddings": True}
+    shared: dict[str, Any] = {"vocab_size": vocab}
     # Their defaults are tokens of the published models, and would be letters here.
     shared |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if family == "gpt2":
@@ -88,10 +90,7 @@ def character_tokenizer(alphabet: str, *, chat_template: str | None = None) -> P
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if not alphabet or len(set(alphabet)) < len(alphabet):
-        twice = sorted({c for c in alphabet if alphabet.count(c) > 1})
-        raise InputError(
-            f"the alphabet {alphabet!r} names {', '.join(map(repr, twice)) or 'nothing'} twice or is empty"
-        )
+        raise InputError(f"the alphabet {alphabet!r} is empty or names a character twice")
     vocabulary = {PAD: 0, EOS: 1} | {character: index + 2 for index, character in enumerate(alphabet)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -113,10 +112,9 @@ def train_tokenizer(
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     special = [PAD, EOS, *special_tokens]
-    if vocab_size < 256 + len(special):
-        raise InputError(
-            f"vocab_size {vocab_size} is too small", hint=f"at least {256 + len(special)}: 256 bytes and {special}"
-        )
+    least = 256 + len(special)
+    if vocab_size < least:
+        raise InputError(f"vocab_size {vocab_size} is below {least}: 256 bytes and {len(special)} special tokens")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
