@@ -103,7 +103,7 @@ def test_a_file_that_starts_a_run_of_its_own_is_told_to_guard_it(tmp_path):
     body = "from reinlm.rewards import build_rewards\ndef score(completions): ...\nbuild_rewards('format')"
     file = write(tmp_path, body)
     with pytest.raises(
-        InputError, match="reward 'score': .*rewards are built while a reward function is being imported"
+        InputError, match=r"reward 'score': .*rewards are built while a reward function is being imported"
     ):
         build_rewards(f"{file}:score")
 
