@@ -108,7 +108,7 @@ def test_math_agrees_with_the_verdicts_on_real_solutions_of_gsm8k():
     if not (DATA / "gsm8k_model_solutions.jsonl").is_file():
         pytest.skip(f"no GSM8K model solutions in {DATA}")
     with (DATA / "gsm8k_model_solutions.jsonl").open() as solutions, (DATA / "gsm8k_test.jsonl").open() as problems:
-        pairs = [(json.loads(next(solutions)), json.loads(next(problems))) for _ in range(150)]
+        pairs = [(json.loads(next(solutions)), json.loads(next(problems))) for _ in range(100)]
     models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
     groups = [
         make_group(f"gsm8k:{number}", [given[model]["solution"] for model in models], answer=problem["answer"])
@@ -119,7 +119,7 @@ def test_math_agrees_with_the_verdicts_on_real_solutions_of_gsm8k():
         found = [value == 1.0 for (value,) in values(rewards.score(groups))]
     wrong = [number for number, (ours, theirs) in enumerate(zip(found, verdicts, strict=True)) if ours != theirs]
     assert wrong == []  # on the whole file, 5276 solutions, they agree on every one too
-    assert 150 < sum(found) < 450
+    assert 100 < sum(found) < 300
 
 
 def test_exact_match_ignores_white_space_around_the_answer_only():
@@ -239,12 +239,12 @@ def test_a_regex_that_never_ends_is_killed_and_the_other_answers_keep_their_scor
 
 def test_scores_are_the_same_whatever_the_number_of_workers():
     numbers = random.Random(0)
-    answers = [f"#### {numbers.randrange(4)}" for _ in range(24)]
-    groups = [make_group(f"a:{n}", answers[4 * n : 4 * n + 4], answer=str(n % 4)) for n in range(6)]
+    answers = [f"#### {numbers.randrange(4)}" for _ in range(60)]
+    groups = [make_group(f"a:{n}", answers[4 * n : 4 * n + 4], answer=str(n % 4)) for n in range(15)]
     wanted = [[float(answer == f"#### {n // 4 % 4}")] for n, answer in enumerate(answers)]
     state = random.getstate()
     for workers in (1, 3):
-        with build_rewards("math", workers=workers) as rewards:
+        with build_rewards({"regex": {"pattern": "#### (.*)", "column": "answer"}}, workers=workers) as rewards:
             assert values(rewards.score(groups)) == wanted
     assert random.getstate() == state
 

@@ -92,6 +92,19 @@ def test_prints_do_not_disturb_the_answers_nor_standard_output(tmp_path, capfd):
     assert "loud" in captured.err
 
 
+def test_a_child_that_comes_back_from_the_function_too_does_not_answer(tmp_path):
+    body = "import os\ndef score(completions, column):\n    os.fork()\n    return [float(c) for c in column]"
+    with build_rewards(f"{write(tmp_path, body)}:score") as rewards:
+        for value in (1.0, 2.0, 3.0):
+            assert values(rewards.score([make_group("a:1", ["x"], column=value)])) == [[value]]
+
+
+def test_hashes_of_text_are_the_same_in_every_worker(tmp_path):
+    file = write(tmp_path, "def score(completions): return [hash('a') % 10**9, hash('b') % 10**9]")
+    with build_rewards([f"{file}:score"] * 2) as rewards:
+        assert all(first == second for first, second in values(rewards.score(GROUPS)))
+
+
 def test_input_finds_nothing_to_read(tmp_path):
     file = write(tmp_path, "def score(completions): return [input(), 1.0]")
     with build_rewards(f"{file}:score", time_limit=20) as rewards, pytest.raises(RunError, match="EOFError"):

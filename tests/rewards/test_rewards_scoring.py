@@ -132,6 +132,7 @@ def test_broken_rollouts_are_not_scored():
     scored = score(watch, [make_group("a:1", ["bad"], end="error"), make_group("a:2", ["cut"], end="length")])
     assert seen == ["cut"]
     assert values(scored) == [[], [1.0]]
+    assert score("exact_match", []).groups == []
     assert values(score(watch, [make_group("a:1", ["bad"], end="error")])) == [[]]
     assert seen == ["cut"]
 
@@ -180,9 +181,7 @@ def test_an_entry_that_is_no_finite_number_fails_its_answer_alone(bad, message):
     groups = [make_group("a:1", ["x"]), make_group("a:2", ["y", "z"])]
     with pytest.raises(RunError, match=f"reward 'lambda' ({message}).* for a:2, answer 2 of 2"):
         score(lambda completions: [1.0, 2.0, bad], groups)
-    scored = score(
-        [*["length_free", lambda completions: [1.0, 2.0, bad]][1:], longer_is_better], groups, on_error="skip"
-    )
+    scored = score([lambda completions: [1.0, 2.0, bad], longer_is_better], groups, on_error="skip")
     assert values(scored) == [[1.0, 1.0], [2.0, 1.0], []]
     assert scored.failures == {"lambda": 1, "longer_is_better": 0}
     assert "answer 2 of 2" in scored.messages["lambda"]
