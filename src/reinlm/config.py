@@ -130,7 +130,8 @@ def _nest(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
-    first = error.errors()[0]
+    # A misspelt key is often the reason why another one is missing: it comes first.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     where = ".".join(path) or kind.__name__
     if first["type"] == "extra_forbidden":

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -107,7 +108,7 @@ def test_math_agrees_with_the_verdicts_on_real_solutions_of_gsm8k():
     if not (DATA / "gsm8k_model_solutions.jsonl").is_file():
         pytest.skip(f"no GSM8K model solutions in {DATA}")
     with (DATA / "gsm8k_model_solutions.jsonl").open() as solutions, (DATA / "gsm8k_test.jsonl").open() as problems:
-        pairs = [(json.loads(next(solutions)), json.loads(next(problems))) for _ in range(250)]
+        pairs = [(json.loads(next(solutions)), json.loads(next(problems))) for _ in range(100)]
     models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
     groups = [
         make_group(f"gsm8k:{number}", [given[model]["solution"] for model in models], answer=problem["answer"])
@@ -118,7 +119,7 @@ def test_math_agrees_with_the_verdicts_on_real_solutions_of_gsm8k():
         found = [value == 1.0 for (value,) in values(rewards.score(groups))]
     wrong = [number for number, (ours, theirs) in enumerate(zip(found, verdicts, strict=True)) if ours != theirs]
     assert wrong == []  # on the whole file, 5276 solutions, they agree on every one too
-    assert 300 < sum(found) < 700
+    assert 100 < sum(found) < 300
 
 
 def test_exact_match_ignores_white_space_around_the_answer_only():
@@ -214,7 +215,7 @@ def test_a_row_without_a_value_in_a_needed_column_is_named():
     groups = [make_group("a:1", ["4"], answer="4"), make_group("a:2", ["4"], answer=None)]
     with (
         build_rewards("exact_match") as rewards,
-        pytest.raises(InputError, match="'exact_match': a:2 has no value .*'answer'"),
+        pytest.raises(InputError, match=r"'exact_match': a:2 has no value .*'answer'"),
     ):
         rewards.check([group.prompt for group in groups])
 
@@ -231,7 +232,7 @@ def test_a_regex_that_never_ends_is_killed_and_the_other_answers_keep_their_scor
         assert "overran its time limit of 1 s for a:1, answer 2 of 3" in scored.messages["regex"]
         assert values(rewards.score([make_group("a:2", ["a"])])) == [[1.0]]
     with build_rewards({"regex": {"pattern": "(a+)+$"}}, time_limit=0.5) as rewards:
-        with pytest.raises(RunError, match="'regex' overran its time limit of 0.5 s for a:1, answer 2 of 3"):
+        with pytest.raises(RunError, match=r"'regex' overran its time limit of 0.5 s for a:1, answer 2 of 3"):
             rewards.score([group])
         assert values(rewards.score([make_group("a:2", ["a"])])) == [[1.0]]
 
@@ -243,14 +244,16 @@ def test_scores_are_the_same_whatever_the_number_of_workers():
     wanted = [[float(answer == f"#### {n // 4 % 4}")] for n, answer in enumerate(answers)]
     state = random.getstate()
     for workers in (1, 3):
-        with build_rewards("math", workers=workers) as rewards:
+        with build_rewards({"regex": {"pattern": "#### (.*)", "column": "answer"}}, workers=workers) as rewards:
             assert values(rewards.score(groups)) == wanted
     assert random.getstate() == state
 
 
 def test_importing_rewards_loads_neither_torch_nor_the_maths_checker():
-    code = "import sys, reinlm.rewards, reinlm.rewards.worker; print(sorted({'torch', 'math_verify', 'transformers', 'numpy'} & set(sys.modules)))"
-    import subprocess
+    code = (
+        "import sys, reinlm.rewards.worker, reinlm.rewards.scoring\n"
+        "print(sorted({'torch', 'math_verify', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
 
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -52,7 +52,7 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
         ("return [lambda: 0, 1.0]", "returned <function"),
         ("return [1.0]", "returned 1 values for 2 samples"),
         ("return [float('nan'), 1.0]", "returned nan for a:1, answer 1 of 2"),
-        ("return open('/dev/null')", "instead of a list of 2 values"),
+        ("return open('/dev/null')", "returned <_io.TextIOWrapper.* instead of a list of 2 values"),
     ],
 )
 def test_a_failure_is_named_and_the_next_call_works(tmp_path, body, message):
@@ -75,17 +75,34 @@ def test_skipped_failures_are_counted_call_by_call(tmp_path):
             assert values(scored) == [[], []]
             assert scored.failures == {"score": 2, "fine": 0}
             assert scored.messages == {
-                "score": "reward 'score' ended its process with exit code 1 in a call with 2 answers, from a:1, answer 1 of 2 on"
+                "score": "reward 'score' ended its process with exit code 1 "
+                "in a call with 2 answers, from a:1, answer 1 of 2 on"
             }
 
 
 def test_prints_do_not_disturb_the_answers_nor_standard_output(tmp_path, capfd):
-    body = "import os, subprocess\ndef score(completions):\n    print('loud', flush=True); os.write(1, b'raw'); subprocess.run(['echo', 'child'])\n    return [1.0, 2.0]"
+    body = (
+        "import os, subprocess\ndef score(completions):\n    print('loud', flush=True)\n    os.write(1, b'raw')\n"
+        "    subprocess.run(['echo', 'child'])\n    return [1.0, 2.0]"
+    )
     with build_rewards(f"{write(tmp_path, body)}:score") as rewards:
         assert values(rewards.score(GROUPS)) == [[1.0], [2.0]]
     captured = capfd.readouterr()
     assert captured.out == ""
     assert "loud" in captured.err
+
+
+def test_a_child_that_comes_back_from_the_function_too_does_not_answer(tmp_path):
+    body = "import os\ndef score(completions, column):\n    os.fork()\n    return [float(c) for c in column]"
+    with build_rewards(f"{write(tmp_path, body)}:score") as rewards:
+        for value in (1.0, 2.0, 3.0):
+            assert values(rewards.score([make_group("a:1", ["x"], column=value)])) == [[value]]
+
+
+def test_hashes_of_text_are_the_same_in_every_worker(tmp_path):
+    file = write(tmp_path, "def score(completions): return [hash('a') % 10**9, hash('b') % 10**9]")
+    with build_rewards([f"{file}:score"] * 2) as rewards:
+        assert all(first == second for first, second in values(rewards.score(GROUPS)))
 
 
 def test_input_finds_nothing_to_read(tmp_path):
@@ -120,7 +137,7 @@ def test_a_column_that_cannot_be_pickled_is_an_error_that_says_so(tmp_path):
     groups = [make_group("a:1", ["x", "y"], column=threading.Lock())]
     with build_rewards(f"{file}:score") as rewards:
         with pytest.raises(
-            RunError, match="reward 'score' cannot be given its arguments: TypeError.*columns must be picklable"
+            RunError, match=r"reward 'score' cannot be given its arguments: TypeError.*columns must be picklable"
         ):
             rewards.score(groups)
         assert values(rewards.score(GROUPS)) == [[0.0], [0.0]]
@@ -129,7 +146,10 @@ def test_a_column_that_cannot_be_pickled_is_an_error_that_says_so(tmp_path):
 
 
 def test_rewards_run_at_the_same_time(tmp_path):
-    body = "import time\ndef first(completions):\n    time.sleep(1); return [1, 1]\ndef second(completions):\n    time.sleep(1); return [2, 2]"
+    body = (
+        "import time\ndef first(completions):\n    time.sleep(1)\n    return [1, 1]\n"
+        "def second(completions):\n    time.sleep(1)\n    return [2, 2]"
+    )
     file = write(tmp_path, body)
     with build_rewards([f"{file}:first", f"{file}:second"]) as rewards:
         start = time.monotonic()
@@ -174,16 +194,18 @@ def test_no_process_outlives_a_main_program_that_is_killed(tmp_path, busy, guard
     """The main program is an unguarded script: workers must not run it again."""
     folder = tmp_path / "pids"
     folder.mkdir()
-    note = f"open({str(folder)!r} + '/' + str(os.getpid()), 'w').close()"
+    note = f"open({str(folder)!r} + '/' + str(PID), 'w').close()"
     file = write(
         tmp_path,
-        f"import os, subprocess\ndef score(completions):\n    {note}\n"
-        f"    child = subprocess.Popen(['sleep', '600'])\n    open({str(folder)!r} + '/' + str(child.pid), 'w').close()\n    {busy}",
+        "import os, subprocess\ndef score(completions):\n"
+        f"    {note.replace('PID', 'os.getpid()')}\n    child = subprocess.Popen(['sleep', '600'])\n"
+        f"    {note.replace('PID', 'child.pid')}\n    {busy}",
     )
     script = (
-        "import sys, time\nsys.path.insert(0, %r)\nfrom rewards_support import make_group\nfrom reinlm.rewards import build_rewards\n"
-        "rewards = build_rewards(%r)\nrewards.score([make_group('a:1', ['x'])])\ntime.sleep(600)\n"
-    ) % (str(Path(__file__).parent), f"{file}:score")
+        f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from rewards_support import make_group\nfrom reinlm.rewards import build_rewards\n"
+        f"rewards = build_rewards({file + ':score'!r})\nrewards.score([make_group('a:1', ['x'])])\ntime.sleep(600)\n"
+    )
     if guarded:
         script = "if __name__ == '__main__':\n    " + script.replace("\n", "\n    ")
     main = subprocess.Popen([sys.executable, write(tmp_path, script, "script.py")])
@@ -233,11 +255,12 @@ def test_the_main_program_may_come_from_standard_input(tmp_path):
     """As in a REPL: there is no main file to import, and a function of `__main__` runs in place."""
     write(tmp_path, "def score(completions): return [0.5 for _ in completions]")
     script = (
-        "import sys\nsys.path.insert(0, %r)\nfrom rewards_support import make_group, values\nfrom reinlm.rewards import build_rewards\n"
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from rewards_support import make_group, values\nfrom reinlm.rewards import build_rewards\n"
         "def here(completions): return [0.25 for _ in completions]\n"
         "with build_rewards(['mine.py:score', here, 'math']) as rewards:\n"
         "    print(values(rewards.score([make_group('a:1', ['4'], answer='4')])))\n"
-    ) % str(Path(__file__).parent)
+    )
     done = subprocess.run(
         [sys.executable, "-"], input=script, capture_output=True, text=True, cwd=tmp_path, check=False
     )

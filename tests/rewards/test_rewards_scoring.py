@@ -89,7 +89,7 @@ def test_an_argument_that_is_no_column_is_named():
 
     groups = [make_group("a:1", ["x"], ground_truth="b")]
     with pytest.raises(
-        InputError, match="reward 'needs': it needs the argument 'ground_thruth'.*did you mean 'ground_truth'"
+        InputError, match=r"reward 'needs': it needs the argument 'ground_thruth'.*did you mean 'ground_truth'"
     ):
         score(needs, groups)
     with pytest.raises(InputError, match="columns: none"):
@@ -132,6 +132,7 @@ def test_broken_rollouts_are_not_scored():
     scored = score(watch, [make_group("a:1", ["bad"], end="error"), make_group("a:2", ["cut"], end="length")])
     assert seen == ["cut"]
     assert values(scored) == [[], [1.0]]
+    assert score("exact_match", []).groups == []
     assert values(score(watch, [make_group("a:1", ["bad"], end="error")])) == [[]]
     assert seen == ["cut"]
 
@@ -140,7 +141,8 @@ def test_step_rewards_land_on_their_tokens(tmp_path):
     file = write(
         tmp_path,
         "from reinlm.rewards import StepRewards\n"
-        "def steps(completions): return [StepRewards([(0, 0.5), (2, 1)], outcome=True), StepRewards([(1, -1)]), StepRewards([])]",
+        "def steps(completions):\n"
+        "    return [StepRewards([(0, 0.5), (2, 1)], outcome=True), StepRewards([(1, -1)]), StepRewards([])]",
     )
     scored = score({"name": f"{file}:steps", "weight": 2}, [make_group("a:1", ["x", "y", "z"])])
     assert scored.groups[0].events == (
@@ -179,9 +181,7 @@ def test_an_entry_that_is_no_finite_number_fails_its_answer_alone(bad, message):
     groups = [make_group("a:1", ["x"]), make_group("a:2", ["y", "z"])]
     with pytest.raises(RunError, match=f"reward 'lambda' ({message}).* for a:2, answer 2 of 2"):
         score(lambda completions: [1.0, 2.0, bad], groups)
-    scored = score(
-        ["length_free", lambda completions: [1.0, 2.0, bad]][1:] + [longer_is_better], groups, on_error="skip"
-    )
+    scored = score([lambda completions: [1.0, 2.0, bad], longer_is_better], groups, on_error="skip")
     assert values(scored) == [[1.0, 1.0], [2.0, 1.0], []]
     assert scored.failures == {"lambda": 1, "longer_is_better": 0}
     assert "answer 2 of 2" in scored.messages["lambda"]
@@ -248,7 +248,7 @@ def test_a_closure_that_overruns_stops_the_run_and_says_what_to_do(on_error):
         return [1.0]
 
     start = time.monotonic()
-    with pytest.raises(RunError, match="reward 'endless' overran its time limit of 0.2 s in this process") as caught:
+    with pytest.raises(RunError, match=r"reward 'endless' overran its time limit of 0.2 s in this process") as caught:
         score(endless, [make_group("a:1", ["x"])], time_limit=0.2, on_error=on_error)
     release.set()
     assert time.monotonic() - start < 10

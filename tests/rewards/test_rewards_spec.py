@@ -88,22 +88,19 @@ def test_what_cannot_be_read_is_named(spec, message):
         ("import sys; sys.exit(3)", "score", "cannot be imported: SystemExit: 3"),
         ("import os; os._exit(3)", "score", "ended its process with exit code 3"),
         ("def score(completions, /): ...", "score", "positional-only"),
-        ("from reinlm.rewards import build_rewards\nbuild_rewards('length')", "score", "__main__"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_before_any_training(tmp_path, body, name, message):
     file = write(tmp_path, body)
-    with pytest.raises(InputError, match=f"reward '{name}': ") as caught:
+    with pytest.raises(InputError, match=f"reward '{name}': .*{message}"):
         build_rewards(f"{file}:{name}")
-    if "__main__" not in message:
-        caught.match(message)
 
 
 def test_a_file_that_starts_a_run_of_its_own_is_told_to_guard_it(tmp_path):
     body = "from reinlm.rewards import build_rewards\ndef score(completions): ...\nbuild_rewards('format')"
     file = write(tmp_path, body)
     with pytest.raises(
-        InputError, match="reward 'score': .*rewards are built while a reward function is being imported"
+        InputError, match=r"reward 'score': .*rewards are built while a reward function is being imported"
     ):
         build_rewards(f"{file}:score")
 

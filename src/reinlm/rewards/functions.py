@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +121,9 @@ def file_of(function: Callable[..., Any]) -> str | None:
 
 
 def _await(awaitable: Awaitable[Any]) -> Any:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     async def result() -> Any:
         return await awaitable
 

@@ -71,7 +71,7 @@ class Pool:
         with self._lock:
             slots = [slot for lane, queue in queues.items() for slot in self._lane(lane, len(queue))]
             try:
-                self._drive(jobs, queues, slots, outcomes, stop_early)
+                self._drive(jobs, queues, outcomes, stop_early)
             finally:
                 for slot in slots:
                     if slot.busy:  # stopped early or interrupted: its answer would be taken for that of the next call
@@ -96,29 +96,26 @@ class Pool:
         self,
         jobs: Sequence[Job],
         queues: Mapping[str, deque[int]],
-        slots: Sequence[_Slot],
         outcomes: list[Outcome],
         stop_early: bool,
     ) -> None:
-        lanes = {id(slot): lane for lane in queues for slot in self._slots[lane]}
-        running: dict[int, int] = {}
+        running: dict[_Slot, int] = {}
         while True:
-            for slot in slots:
-                queue = queues[lanes[id(slot)]]
-                if not slot.busy and queue:
-                    running[id(slot)] = queue.popleft()
-                    slot.begin(jobs[running[id(slot)]])
-            busy = [slot for slot in slots if slot.busy]
-            if not busy:
+            for lane, queue in queues.items():
+                for slot in self._slots[lane]:
+                    if queue and slot not in running:
+                        running[slot] = queue.popleft()
+                        slot.begin(jobs[running[slot]])
+            if not running:
                 return
-            patience = min(slot.deadline for slot in busy) - time.monotonic()
-            wait([s.channel for s in busy if s.channel], timeout=max(0.0, min(patience, _LOOK_INTERVAL)))
-            for slot in busy:
-                if not slot.advance():
-                    continue
-                outcome = outcomes[running[id(slot)]] = slot.outcome
-                if stop_early and isinstance(outcome, Failure):
-                    return
+            patience = min(slot.deadline for slot in running) - time.monotonic()
+            channels = [slot.channel for slot in running if slot.channel is not None]
+            wait(channels, timeout=max(0.0, min(patience, _LOOK_INTERVAL)))
+            for slot in list(running):
+                if slot.advance():
+                    outcome = outcomes[running.pop(slot)] = slot.outcome
+                    if stop_early and isinstance(outcome, Failure):
+                        return
 
 
 class _Slot:
@@ -151,7 +148,7 @@ class _Slot:
 
     def advance(self) -> bool:
         """Take what the worker has said; True once `outcome` is the job's."""
-        if not self.busy:  # it could not even be sent
+        if not self.busy:  # the job could not even be sent
             return True
         assert self.channel is not None
         assert self._process is not None
@@ -232,7 +229,7 @@ class _Slot:
         return self._finish(message)
 
     def _finish(self, outcome: Outcome) -> bool:
-        self.outcome, self.busy = outcome, False
+        self.outcome, self.busy, self.deadline = outcome, False, 0.0
         return True
 
     def _epitaph(self) -> Failure:

@@ -102,6 +102,8 @@ class RewardSet:
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Raise `InputError` where a reward needs a column that these prompts, or one of them, do not have."""
+        if not prompts:
+            return
         columns = _columns(prompts)
         for reward in self._rewards:
             for name in reward.arguments(columns):
@@ -192,9 +194,8 @@ class RewardSet:
             failure = Failure(f"{outcome.text} {where}", outcome.hint)
             self._fail(reward, failure)
             return [failure] * len(part)
-        entries = (
-            outcome if isinstance(outcome, list) else [None] * len(part)
-        )  # unfinished, because another call failed
+        # A call that was not finished, because another one failed first, has no outcome; that failure stops the run.
+        entries = outcome if isinstance(outcome, list) else [None] * len(part)
         return [
             Failure(f"{entry.text} for {sample}", entry.hint) if isinstance(entry, Failure) else entry
             for sample, entry in zip(part, entries, strict=True)

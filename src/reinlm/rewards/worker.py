@@ -44,8 +44,12 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     die_with(int(sys.argv[2]))
     functions: dict[int, Callable[..., Any]] = {}
+    own = os.getpid()
     while (body := receive(channel)) is not None:
-        send(channel, _answer(functions, body))
+        answer = _answer(functions, body)
+        if os.getpid() != own:  # a child that the function forked came back from it too: only one may answer
+            os._exit(0)
+        send(channel, answer)
 
 
 def die_with(lifeline: int) -> None:
