@@ -81,8 +81,8 @@ class Renderer:
     def chat_answer(self, where: str, before: Sequence[Message], answer: Message) -> list[int]:
         """Tokens of the assistant's message after `before`, up to and with the token that ends its turn.
 
-        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there. A
-        template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
+        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there.
+        A template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
         with the prompt (a template that opens an answer with `<think>` and then cuts the thoughts out), the answer is
         the message's content as written, followed by what ends a turn.
         """
