@@ -145,16 +145,25 @@ def test_long_prompts_can_be_skipped_and_are_counted_beside_bad_rows(tokenizer):
         load(tokenizer, rows, max_prompt_tokens=1, on_long_prompt="skip", on_bad_row="skip")
 
 
-def test_a_prompt_of_characters_that_the_tokenizer_lacks_is_bad():
+def one_character_tokenizer(character):
+    """Knows one character; writes BOS in front and EOS behind."""
     from tokenizers import Tokenizer, models, processors
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.BPE(vocab={"<s>": 0, "1": 1, "</s>": 2}, merges=[]))
+    raw = Tokenizer(models.BPE(vocab={"<s>": 0, character: 1, "</s>": 2}, merges=[]))
     raw.add_special_tokens(["<s>", "</s>"])
-    raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    digits = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>")
+    raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>")
+
+
+def test_a_prompt_of_characters_that_the_tokenizer_lacks_is_bad():
     with pytest.raises(InputError, match=r"data\[1\]: column 'prompt' has no tokens"):
-        load(digits, [{"prompt": "11"}, {"prompt": "x"}])
+        load(one_character_tokenizer("1"), [{"prompt": "11"}, {"prompt": "x"}])
+
+
+def test_the_tokens_in_front_are_found_for_any_alphabet():
+    assert load(one_character_tokenizer("1"), [{"prompt": "11"}])[0].token_ids == (0, 1, 1)
+    assert load(one_character_tokenizer("x"), [{"prompt": "xx"}])[0].token_ids == (0, 1, 1)
 
 
 def test_gsm8k_loads_without_conversion(tokenizer):
