@@ -111,7 +111,7 @@ class ColumnMap:
 def resolve(mapping: Mapping[str, str] | None, present: set[str], kind: Kind, source: str) -> ColumnMap:
     """The user's mapping, with the names of a known layout where the data name no prompt, messages or text.
 
-    Raises InputError for a mapping to a column that no row has; it names the column, the source and the columns there are.
+    Raises InputError for a mapping to a column that no row has; it names it, the source and the columns there are.
     """
     own = dict(mapping or {})
     wanted = {name for alternative in CONVENTIONS[kind] for name in alternative}

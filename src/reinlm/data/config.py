@@ -27,12 +27,12 @@ class DataConfig(Config):
     """
 
     path: str | list[Any]
-    """A file (.jsonl, .json, .csv, each also .gz; .parquet), a data set folder, a Hugging Face data set's name, a list of
-    these, or a list of rows (dicts)."""
+    """A file (.jsonl, .json, .csv, each also .gz; .parquet), a data set folder, a Hugging Face data set's name, a list
+    of these, or a list of rows (dicts)."""
     split: str | None = None
     """Which split of a data set folder or name: `train` by default, or the only one. An error with plain files."""
     subset: str | None = None
-    """The configuration of a Hugging Face data set that has several (`main` of openai/gsm8k). An error with plain files."""
+    """The configuration of a Hugging Face data set that has several (`main` of openai/gsm8k). An error with files."""
     columns: dict[str, str] | None = None
     """Your columns under the names used here: `{prompt: problem, completion: solution}`. A value may also be a template
     over columns: `"{instruction}\\n{input}"`."""
@@ -41,7 +41,7 @@ class DataConfig(Config):
     prompt_template: str | None = None
     """The prompt around the prompt, any column may be named: `"Question: {prompt}\\nAnswer:"`. For text prompts."""
     chat: Literal["auto", "always", "never"] = "auto"
-    """auto: messages are chats and text is plain; always: a text prompt becomes a user message; never: messages are errors."""
+    """auto: messages are chats, text is plain; always: text becomes a user message; never: messages are errors."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template (`{enable_thinking: false}`). An error where no chat is rendered."""
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -63,6 +63,8 @@ class DataConfig(Config):
             return str(value)
         if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
             return [str(item) if isinstance(item, Path) else item for item in value]
+        if not isinstance(value, str):
+            raise ValueError("must be a path, a data set's name, or a list of paths or rows")
         return value
 
     @field_validator("path")

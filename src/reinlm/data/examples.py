@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reinlm.data.columns import content_column, messages_column, text_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import drop_long, typed_rows
-from reinlm.data.prompts import PromptShaper
+from reinlm.data.prompts import UNKNOWN_CHARACTERS, PromptShaper
 from reinlm.data.rendering import Renderer
 from reinlm.data.rows import BadRow, BadRows, Loaded, Row
 from reinlm.data.sources import describe
@@ -79,16 +79,18 @@ def _examples(row: Row, names: tuple[str, ...], shaper: PromptShaper, renderer: 
     if names == ("text",):
         return [_text_example(row, shaper, renderer)]
     if names == ("messages",):
-        if shaper.template is not None:
-            raise InputError(f"{row.where}: prompt_template needs text prompts, and this row is a chat")
-        messages = shaper.shape(row, messages_column(row, "messages"))
-        return _chat_examples(row.where, messages, 0, renderer)  # type: ignore[arg-type]  # a chat stays a chat
+        return _chat_examples(row.where, shaper.chat(row, messages_column(row, "messages")), 0, renderer)
     completion = content_column(row, "completion")
     prompt = shaper.shape(row, content_column(row, "prompt"), as_chat=not isinstance(completion, str))
     if isinstance(prompt, str) and isinstance(completion, str):
-        return [_example(row.where, renderer.text_prompt(prompt), renderer.text_answer(prompt, completion))]
+        before, after = renderer.text_prompt(prompt), renderer.text_answer(prompt, completion)
+        if len(before) <= renderer.front_length:
+            raise BadRow(row.where, "column 'prompt' has no tokens", hint=UNKNOWN_CHARACTERS)
+        if len(after) < 2:
+            raise BadRow(row.where, "column 'completion' has no tokens", hint=UNKNOWN_CHARACTERS)
+        return [_example(row.where, before, after)]
     answer = ({"role": "assistant", "content": completion},) if isinstance(completion, str) else completion
-    return _chat_examples(row.where, (*prompt, *answer), len(prompt), renderer)  # type: ignore[arg-type]
+    return _chat_examples(row.where, (*prompt, *answer), len(prompt), renderer)
 
 
 def _text_example(row: Row, shaper: PromptShaper, renderer: Renderer) -> Example:
@@ -98,18 +100,18 @@ def _text_example(row: Row, shaper: PromptShaper, renderer: Renderer) -> Example
     shaper.refuse_chat_options(row.where)
     front = renderer.front_length
     ids = renderer.whole_text(text_column(row, "text"))
+    if len(ids) < front + 2:
+        raise BadRow(row.where, "column 'text' has no tokens", hint=UNKNOWN_CHARACTERS)
     start = max(front, 1)
     return _example(row.where, ids[:start], ids[start:])
 
 
 def _example(where: str, before: list[int], answer: list[int]) -> Example:
-    if not before:
-        raise BadRow(where, "the prompt has no tokens", hint="the tokenizer knows none of its characters")
     return Example(where, (*before, *answer), (False,) * len(before) + (True,) * len(answer))
 
 
 def _chat_examples(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> list[Example]:
-    """One example for each stretch of the chat that grows without rewriting; assistant messages from `first` on are trained."""
+    """One example for each stretch that grows without rewriting; assistant messages from `first` on are trained."""
     turns = [index for index in range(first, len(messages)) if messages[index]["role"] == "assistant"]
     if not turns:
         raise BadRow(where, "no assistant message to train on")

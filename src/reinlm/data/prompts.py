@@ -16,6 +16,7 @@ from reinlm.records import Message, Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+UNKNOWN_CHARACTERS = "the tokenizer knows none of its characters"
 Content = str | tuple[Message, ...]
 
 
@@ -24,8 +25,8 @@ def load_prompts(
 ) -> Loaded[Prompt]:
     """The prompts of a data set, in the order of its rows, as the model reads them.
 
-    A prompt comes from the column `prompt` (text or chat messages), or from `messages`, whose closing assistant messages
-    are taken off: they are the answer that the policy is asked for. All other columns are in `Prompt.columns`.
+    A prompt comes from the column `prompt` (text or chat messages), or from `messages`, whose closing assistant
+    messages are taken off: they are the answer that the policy is asked for. All other columns are in `Prompt.columns`.
 
     Args:
         config: the data; see `DataConfig`.
@@ -76,24 +77,26 @@ class PromptShaper:
 
     def shape(self, row: Row, content: Content, *, as_chat: bool = False) -> Content:
         """The prompt of `row`; `as_chat` makes a chat of plain text, as an answer in messages asks for."""
+        if not isinstance(content, str):
+            return self.chat(row, content)
         if self.template is not None:
-            if not isinstance(content, str):
-                raise InputError(f"{row.where}: prompt_template needs text prompts, and this one is a chat")
             content = self.template.fill(row)
-        chat = self.config.chat
-        if isinstance(content, str):
-            if chat != "always" and not as_chat:
-                self.refuse_chat_options(row.where)
-                return content
-            content = ({"role": "user", "content": content},)
-        if chat == "never":
-            raise InputError(
-                f"{row.where}: chat messages, but chat is 'never'", hint="set chat: auto, or give plain text"
-            )
-        return self.with_system(content)
+        if self.config.chat == "always" or as_chat:
+            return self.with_system(row, ({"role": "user", "content": content},))
+        self.refuse_chat_options(row.where)
+        return content
 
-    def with_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def chat(self, row: Row, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages of a chat, after the system prompt. Raises InputError for options that only text can follow."""
+        if self.template is not None:
+            raise InputError(f"{row.where}: prompt_template needs text prompts, and this row is a chat")
+        return self.with_system(row, messages)
+
+    def with_system(self, row: Row, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages after the system prompt, where one is set and they have none of their own."""
+        if self.config.chat == "never":
+            hint = "set chat: auto, or give plain text"
+            raise InputError(f"{row.where}: chat messages, but chat is 'never'", hint=hint)
         system = self.config.system_prompt
         if system is None or messages[0]["role"] in ("system", "developer"):
             return messages
@@ -115,12 +118,9 @@ def _prompt(row: Row, name: str, shaper: PromptShaper, renderer: Renderer) -> Pr
         if not isinstance(content, str) and content[-1]["role"] == "assistant":
             raise BadRow(row.where, "column 'prompt' ends with an assistant message", hint="end with the user's turn")
     content = shaper.shape(row, content)
-    if isinstance(content, str):
-        token_ids = renderer.text_prompt(content)
-    else:
-        token_ids = renderer.chat_prompt(row.where, content)
-    if not token_ids:
-        raise BadRow(row.where, f"column {name!r} has no tokens", hint="the tokenizer knows none of its characters")
+    token_ids = renderer.text_prompt(content) if isinstance(content, str) else renderer.chat_prompt(row.where, content)
+    if len(token_ids) <= renderer.front_length:
+        raise BadRow(row.where, f"column {name!r} has no tokens", hint=UNKNOWN_CHARACTERS)
     others = {key: value for key, value in row.columns.items() if key != name}
     return Prompt(id=row.where, content=content, token_ids=tuple(token_ids), columns=others)
 

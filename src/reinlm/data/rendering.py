@@ -7,6 +7,7 @@ rendered and tokenised here for both, and an answer is tokenised as what follows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reinlm.data.rows import BadRow, one_line
@@ -30,6 +31,7 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
+        self._tokens = lru_cache(maxsize=4)(self._tokenize)  # an example asks for its prompt's tokens repeatedly
         self._front = self._front_tokens()
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._special = sorted({*special, *tokenizer.all_special_tokens})
@@ -81,8 +83,8 @@ class Renderer:
     def chat_answer(self, where: str, before: Sequence[Message], answer: Message) -> list[int]:
         """Tokens of the assistant's message after `before`, up to and with the token that ends its turn.
 
-        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there. A
-        template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
+        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there.
+        A template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
         with the prompt (a template that opens an answer with `<think>` and then cuts the thoughts out), the answer is
         the message's content as written, followed by what ends a turn.
         """
@@ -129,8 +131,13 @@ class Renderer:
     def _front_tokens(self) -> list[int]:
         probe = "1"
         bare, full = self._encode(probe), list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
+        if not bare:  # a tokenizer that does not know the probe shows its special tokens alone
+            return [token for token in full if token == self.tokenizer.bos_token_id]
         places = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
-        return full[: next(places, 0)] if bare else full[: len(full) // 2]
+        return full[: next(places, 0)]
 
     def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self._tokens(text))
+
+    def _tokenize(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

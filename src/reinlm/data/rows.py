@@ -22,7 +22,7 @@ class Row:
     """
 
     where: str
-    """`FILE:LINE` (1-based line on which the row starts), `FILE:ROW` where a format has no lines, `data[INDEX]` from Python."""
+    """`FILE:LINE` (from 1, where the row starts), `FILE:ROW` in formats without lines, `data[INDEX]` from Python."""
     columns: Mapping[str, Any]
 
 

@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from reinlm.data.rows import BadRow, Row, one_line
 from reinlm.errors import InputError, nearest, unknown
@@ -95,7 +95,7 @@ def _kind(value: Any) -> str:
 
 def _open(source: str) -> IO[bytes]:
     try:
-        return gzip.open(source, "rb") if source.lower().endswith(".gz") else open(source, "rb")
+        return cast("IO[bytes]", gzip.open(source, "rb") if source.lower().endswith(".gz") else open(source, "rb"))
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror}") from error
 
@@ -188,7 +188,7 @@ def _read_csv(source: str) -> Read:
 
 def _csv_header(source: str, reader: Any) -> list[str]:
     try:
-        header = next(reader, [])
+        header: list[str] = next(reader, [])
     except csv.Error as error:
         raise InputError(f"{source}:1: malformed CSV: {error}") from error
     for name in header:
@@ -236,10 +236,7 @@ def _read_data_set(source: str, split: str | None, subset: str | None) -> Read:
     path = Path(source)
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-            if subset is not None:
-                raise InputError(
-                    f"subset={subset!r} is set, but {source} (a saved data set) has none", hint="take it out"
-                )
+            _refuse_splits(f"{source} (a saved data set)", None, subset)
             loaded: Any = datasets.load_from_disk(source)
         else:
             loaded = datasets.load_dataset(source, name=subset)

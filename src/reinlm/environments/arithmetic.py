@@ -56,7 +56,7 @@ class Addition:
 
 
 def problems(count: int, seed: int, exclude: Iterable[Addition] = ()) -> list[Addition]:
-    """`count` problems drawn uniformly without replacement, none of which is in `exclude`, not even with operands swapped.
+    """`count` problems drawn uniformly without replacement, none of them in `exclude`, not even with operands swapped.
 
     Args:
         count: how many, at most 500,500 less those excluded.
