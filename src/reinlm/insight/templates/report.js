@@ -75,13 +75,19 @@
     plot.dataset.drawn = "yes";
   }
 
-  const plots = [...document.querySelectorAll("[data-chart]")];
-  const shown = (plot) => !plot.closest("details:not([open])");
-  const all = () => plots.filter(shown).forEach(draw);
-  all();
-  document.querySelectorAll("details").forEach((details) => details.addEventListener("toggle", () => {
-    plots.filter((plot) => details.contains(plot) && shown(plot) && !plot.dataset.drawn).forEach(draw);
-  }));
-  if (slider) slider.addEventListener("input", () => requestAnimationFrame(all));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  // Charts are drawn as they come near the window, so that a page of many opens at once and the slider stays smooth.
+  const plots = [...document.querySelectorAll("[data-chart]")], near = new Set();
+  const refresh = (some) => some.forEach((plot) => plot.dataset.drawn || draw(plot));
+  const redraw = () => {
+    plots.forEach((plot) => delete plot.dataset.drawn);
+    refresh(near);
+  };
+  const observer = new IntersectionObserver((entries) => {
+    entries.forEach(({ target, isIntersecting }) => (isIntersecting ? near.add(target) : near.delete(target)));
+    refresh(near);
+  }, { rootMargin: "500px 0px" });
+  plots.forEach((plot) => observer.observe(plot));
+  if (slider) slider.addEventListener("input", () => requestAnimationFrame(redraw));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("beforeprint", () => refresh(plots));
 })();
