@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +195,31 @@ def test_summary_and_samples_are_strict_json(tmp_path: Path) -> None:
     }
     sample = {"prompt": "2+2=", "completion": "</script>é", "reward": 1.0, "end": "stop"}
     assert json.loads(run.write_samples(before=[], after=[sample]).read_text()) == {"before": [], "after": [sample]}
+
+
+def test_a_failed_start_lets_the_folder_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("reinlm.runs.folder.write_json", lambda path, tree: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            create(tmp_path)
+    create(tmp_path).close()
+
+
+def test_a_file_system_without_locks_still_holds_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    create(tmp_path).close()
+    create(tmp_path, resume=True).close()
+
+
+def test_a_package_that_is_absent_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "tokenizers":
+            raise metadata.PackageNotFoundError(name)
+        return "1.2"
+
+    monkeypatch.setattr(metadata, "version", version)
+    create(tmp_path).close()
+    assert set(read_run(tmp_path)["versions"]) == {"reinlm", "python", "torch", "transformers"}

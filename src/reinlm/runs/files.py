@@ -12,10 +12,13 @@ from typing import Any
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write `data` (text as UTF-8) so that a crash leaves the old file or the new one, never a part."""
+    """Write `data` so that a crash leaves the old file or the new one, never a part.
+
+    Text is UTF-8; a lone surrogate, which has no UTF-8, is written as the `\\udXXX` that JSON reads back.
+    """
     temporary = path.with_name(f".tmp-{path.name}")
     with open(temporary, "wb") as file:
-        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        file.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

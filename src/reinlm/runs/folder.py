@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import shlex
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -219,7 +219,11 @@ def _empty(path: Path) -> None:
 
 def _describe(path: Path, kind: str, config: dict[str, Any], command: str | Sequence[str], *, resume: bool) -> None:
     line = command if isinstance(command, str) else shlex.join(command)
-    start = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": line, "versions": _versions()}
+    start = {
+        "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        "command": line,
+        "versions": _versions(),
+    }
     if resume:
         run = read_run(path)
         run["resumed"].append(start)

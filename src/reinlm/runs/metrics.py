@@ -271,7 +271,7 @@ class RolloutLog:
         """Write the samples of `step` in one piece; a file of the same step is replaced."""
         path = self.folder / f"step_{step}.jsonl"
         lines = (json.dumps(json_safe(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-        write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
+        write_atomic(path, "".join(lines))
         return path
 
     def truncate(self, after_step: int) -> None:

@@ -84,17 +84,17 @@ CLOCKS = frozenset({"time", "step_time", "tokens_per_second", "samples_per_secon
 """Fields that depend on the clock, together with every `time/…`: two equal runs differ in these alone."""
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    escaped = re.escape(name).replace(r"\{name\}", "[^/]+").replace(r"\{set\}", "[^/]+").replace(r"\{k\}", r"\d+")
-    return re.compile(escaped)
+def pattern(name: str) -> re.Pattern[str]:
+    """What matches the names that `name` stands for, with a group for each of `{name}`, `{set}` and `{k}`."""
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda match: f"(?P<{match[1]}>[^/]+)", re.escape(name)))
 
 
-_PATTERNS = {name: _pattern(name) for name in METRICS}
+_PATTERNS = {name: pattern(name) for name in METRICS}
 
 
 def describe(name: str) -> MetricInfo | None:
     """What is known of a logged name such as `eval/gsm8k/pass@8`; None for a user's own metric."""
-    return next((METRICS[known] for known, pattern in _PATTERNS.items() if pattern.fullmatch(name)), None)
+    return next((METRICS[known] for known, form in _PATTERNS.items() if form.fullmatch(name)), None)
 
 
 def is_clock(name: str) -> bool:

@@ -1,0 +1,235 @@
+"""`report.html`: one self-contained page on a run, made from its folder alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reinlm.errors import InputError
+from reinlm.insight.charts import charts
+from reinlm.runs.files import write_atomic
+from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
+from reinlm.runs.metrics import METRICS_FILE, numbered, read_lines, read_metrics
+
+REPORT_FILE = "report.html"
+MOST_SAMPLES = 12
+LONGEST_TEXT = 20_000
+
+_TITLES = {
+    "sft": "Supervised fine-tuning",
+    "rl": "Reinforcement learning",
+    "eval": "Evaluation",
+    "quickstart": "Quickstart",
+}
+_LABELS = {"accuracy": "Accuracy, sampling", "greedy": "Accuracy, greedy", "loss": "Loss", "reward": "Reward"}
+_FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
+
+
+def write_report(run_folder: str | Path, *, stages: Sequence[str] | None = None) -> Path:
+    """Write `report.html` into a run folder and return its path.
+
+    Reads `run.json`, `config.yaml`, `metrics.jsonl`, `summary.json`, and `samples.json` or `rollouts/`, whatever is
+    there: a run that has just begun or was killed has a report too.
+
+    Args:
+        run_folder: a run, or a folder of several runs such as `quickstart/sft` and `quickstart/rl`.
+        stages: the names of its runs in their order; by default the folder itself where it has logged anything, then
+            the runs in it by the time of their creation.
+
+    Raises:
+        InputError: where there is no run, or a file in it is damaged, naming file and line.
+    """
+    folder = Path(run_folder)
+    read = [_read_stage(folder / name, name) for name in stages] if stages else _find_stages(folder)
+    if not read:
+        raise InputError(f"{folder} is not a run folder", hint=f"a run folder holds {RUN_FILE}")
+    runs = [stage["run"] for stage in read]
+    if (folder / RUN_FILE).is_file():
+        runs.insert(0, read_run(folder))
+    summary = _first(_json(path / "summary.json") for path in (folder, *(stage["path"] for stage in reversed(read))))
+    samples = _first(_samples(path) for path in (folder, *(stage["path"] for stage in reversed(read))))
+    page = _render(
+        title=folder.resolve().name,
+        subtitle=", then ".join(stage["title"] for stage in read),
+        run=runs[0],
+        commands=list(dict.fromkeys(run["command"] for run in runs)),
+        finished=any((path / "summary.json").is_file() for path in (folder, read[-1]["path"])),
+        headline=_headline(summary, read),
+        facts=_facts(summary),
+        samples=samples,
+        stages=read,
+    )
+    write_atomic(folder / REPORT_FILE, page)
+    return folder / REPORT_FILE
+
+
+def _find_stages(folder: Path) -> list[dict[str, Any]]:
+    runs = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
+    inner = sorted((_read_stage(path, path.name) for path in runs), key=lambda stage: stage["run"]["created"])
+    if (folder / METRICS_FILE).is_file() or (not inner and (folder / RUN_FILE).is_file()):
+        return [_read_stage(folder, folder.resolve().name), *inner]
+    return inner
+
+
+def _read_stage(path: Path, name: str) -> dict[str, Any]:
+    run = read_run(path)
+    records = read_metrics(path / METRICS_FILE) if (path / METRICS_FILE).is_file() else []
+    config = path / CONFIG_FILE
+    return {
+        "path": path,
+        "name": name,
+        "run": run,
+        "title": _TITLES.get(run["kind"], run["kind"]),
+        "records": records,
+        "last_step": records[-1]["step"] if records else None,
+        "charts": charts(records, run["kind"]),
+        "config": config.read_text(encoding="utf-8") if config.is_file() else "",
+    }
+
+
+def _json(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON: {error}", hint="remove the file to leave it out") from None
+
+
+def _first(values: Any) -> Any:
+    return next((value for value in values if value), None)
+
+
+def _headline(summary: Mapping[str, Any] | None, stages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Before and after: the summary's `X_before` and `X_after`; without them, what evaluations or curves began with."""
+    summary = summary or {}
+    names = [key.removesuffix("_before") for key in summary if key.endswith("_before")]
+    pairs = {name: (summary[f"{name}_before"], summary.get(f"{name}_after")) for name in names}
+    pairs = {name: pair for name, pair in pairs.items() if all(map(_is_number, pair))}
+    return [_row(name, *pair) for name, pair in (pairs or _ends(stages)).items()]
+
+
+def _ends(stages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """First and last value of every held-out accuracy and loss; where there is none, of reward and loss."""
+    ends = {}
+    for stage in stages:
+        series: dict[str, list[float]] = {}
+        for record in stage["records"]:
+            for name, value in record.items():
+                if not math.isnan(value):
+                    series.setdefault(name, []).append(value)
+        names = [name for name, values in series.items() if len(values) > 1]
+        held_out = [name for name in names if name.startswith("eval/") and name.endswith(("/accuracy", "/loss"))]
+        prefix = f"{stage['name']}: " if len(stages) > 1 else ""
+        for name in held_out or [name for name in ("reward", "loss") if name in names]:
+            ends[prefix + name] = (series[name][0], series[name][-1])
+    return ends
+
+
+def _row(name: str, before: float, after: float) -> dict[str, str]:
+    fraction = any(part in name for part in _FRACTIONS)
+    change = f"{100 * (after - before):+.1f} points" if fraction else f"{after - before:+.4g}"
+    label = _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize())
+    show = _percent if fraction else _number
+    return {"label": label, "before": show(before), "after": show(after), "change": change}
+
+
+def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What else the summary says."""
+    facts = []
+    for key, value in (summary or {}).items():
+        if key.endswith(("_before", "_after")) or not _is_number(value):
+            continue
+        text = _percent(value) if any(part in key for part in _FRACTIONS) else _number(value)
+        facts.append((key.replace("_", " "), text))
+    return facts
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def _samples(path: Path) -> list[dict[str, Any]] | None:
+    """Pairs of answers before and after: from `samples.json`, else from the first and the last step of `rollouts/`."""
+    sides = _json(path / "samples.json")
+    if sides:
+        before, after = sides.get("before", []), sides.get("after", [])
+    else:
+        steps = numbered(path / "rollouts", ".jsonl")
+        if not steps:
+            return None
+        before = [row for _, row in read_lines(steps[0][1])] if len(steps) > 1 else []
+        after = [row for _, row in read_lines(steps[-1][1])]
+    return _pair(list(map(_sample, before)), list(map(_sample, after)))[:MOST_SAMPLES]
+
+
+def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of prompt, before, after; answers to the same prompt stand in one row, in order."""
+    rows: list[dict[str, Any]] = []
+    waiting: dict[str, list[dict[str, Any]]] = {}
+    for sample in before:
+        row = {"prompt": sample["prompt"], "before": sample, "after": None}
+        rows.append(row)
+        waiting.setdefault(sample["prompt"], []).append(row)
+    for sample in after:
+        if waiting.get(sample["prompt"]):
+            waiting[sample["prompt"]].pop(0)["after"] = sample
+        else:
+            rows.append({"prompt": sample["prompt"], "before": None, "after": sample})
+    if before and after and not any(row["before"] and row["after"] for row in rows):
+        firsts, lasts = rows[: len(before)], rows[len(before) :]  # of other prompts: show both sides, in turn
+        rows = [row for pair in zip(firsts, lasts, strict=False) for row in pair]
+    return rows
+
+
+def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    reward = row["reward"] if _is_number(row.get("reward")) else None
+    return {
+        "prompt": _text(row.get("prompt", "")),
+        "completion": _text(row.get("completion", "")),
+        "reward": f"{reward:.3g}" if reward is not None else None,
+        "good": reward is not None and reward > 0,
+        "end": row.get("end"),
+    }
+
+
+def _text(value: Any) -> str:
+    """Text as it is; chat messages as `role: content`."""
+    if isinstance(value, list):
+        value = "\n\n".join(
+            f"{m.get('role', '?')}: {m.get('content', '')}" if isinstance(m, dict) else str(m) for m in value
+        )
+    text = str(value)
+    return (
+        text
+        if len(text) <= LONGEST_TEXT
+        else f"{text[:LONGEST_TEXT]}\n… ({len(text) - LONGEST_TEXT:,} characters more)"
+    )
+
+
+def _render(**context: Any) -> str:
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    scripts = [get_plotlyjs(), (folder / "report.js").read_text(encoding="utf-8")]
+    # Only these scripts may run, whatever an answer that is shown contains.
+    policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    style = (folder / "report.css").read_text(encoding="utf-8")
+    return environment.get_template("report.html").render(**context, scripts=scripts, policy=policy, style=style)
