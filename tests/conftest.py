@@ -8,6 +8,7 @@ import typing
 import beartype  # noqa: F401  what must not see TYPE_CHECKING as true is imported before
 import jaxtyping
 import torch
+from hypothesis import settings
 
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
 
@@ -22,3 +23,5 @@ if CHECK_SHAPES:
         typing.TYPE_CHECKING = False
 
 torch.set_num_threads(1)
+settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=50)
+settings.load_profile("reinlm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -143,8 +143,6 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
     for key, value in given.items():
         if key not in known:
             raise unknown(f"value of {name}", str(key), known)
-        if get_origin(known[key]) is Literal:
-            continue  # the choice itself says more about a name than "not allowed"
         try:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:

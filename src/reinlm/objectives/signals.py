@@ -51,8 +51,9 @@ class Signals:
         return self._map(self.layout.to(device), lambda x: x.to(device, dtype))
 
     def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
-        named: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, layout=layout, **{name: change(x) for name, x in named.items() if isinstance(x, Tensor)})
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed: dict[str, Any] = {name: change(x) for name, x in named.items() if isinstance(x, Tensor)}
+        return replace(self, layout=layout, **changed)
 
 
 @dataclass(frozen=True)
