@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -73,4 +74,4 @@ def partition(draw, count):
     order = draw(st.permutations(range(count)))
     cuts = sorted(draw(st.lists(st.integers(0, count), max_size=3)))
     edges = [0, *cuts, count]
-    return [torch.tensor(order[a:b], dtype=torch.long) for a, b in zip(edges, edges[1:], strict=False)]
+    return [torch.tensor(order[a:b], dtype=torch.long) for a, b in pairwise(edges)]

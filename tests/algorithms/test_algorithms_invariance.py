@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import layouts, padded_batches, partition
 from test_algorithms_losses import run
 
 from reinlm.algorithms import algorithm
-from reinlm.objectives import Counts, Layout
+from reinlm.objectives import Counts, Feedback, Layout
+from strategies import layouts, padded_batches, partition
 
 CHOSEN = {
     "grpo": algorithm("grpo"),
@@ -101,10 +101,8 @@ def test_padding_changes_nothing(chosen, batch, extra, left):
         return torch.nn.functional.pad(x, (extra, 0) if left else (0, extra)) if x.dim() == 2 else x
 
     padded, wide = run(chosen, {name: pad(x) for name, x in tensors.items()})
-    inside = wide[:, extra:] if left else wide[:, : gradient.shape[1]]
     assert padded.loss.item() == plain.loss.item()
-    assert torch.equal(inside, gradient)
-    assert wide.abs().sum() == gradient.abs().sum()
+    assert torch.equal(wide, pad(gradient))
     assert padded.metrics == plain.metrics
 
 
@@ -121,9 +119,8 @@ def test_the_order_of_rows_changes_nothing(chosen, batch, seed):
 
 
 @every_algorithm
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e300])
-@given(batch=padded_batches(min_tokens=1))
-def test_what_stands_at_masked_places_changes_nothing(chosen, garbage, batch):
+@given(batch=padded_batches(min_tokens=1), garbage=st.sampled_from([math.nan, math.inf, -math.inf, 1e300]))
+def test_what_stands_at_masked_places_changes_nothing(chosen, batch, garbage):
     plain, gradient = run(chosen, batch.tensors())
     dirty = {
         name: np.where(batch.mask, getattr(batch, name), garbage)
@@ -154,7 +151,9 @@ def test_no_old_logprobs_are_the_current_ones(chosen, layout, seed):
 def test_an_empty_batch_has_loss_zero_and_can_still_run_backward(chosen, shape):
     mask = torch.zeros(shape, dtype=torch.bool)
     result, gradient = run(
-        chosen, dict.fromkeys(("logprobs", "old", "ref", "rollout", "advantages"), torch.full(shape, math.nan)), mask=mask
+        chosen,
+        dict.fromkeys(("logprobs", "old", "ref", "rollout", "advantages"), torch.full(shape, math.nan)),
+        mask=mask,
     )
     assert result.loss.item() == 0.0
     assert gradient.abs().sum() == 0.0
@@ -164,8 +163,6 @@ def test_an_empty_batch_has_loss_zero_and_can_still_run_backward(chosen, shape):
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
 @pytest.mark.parametrize("rewards", [[0.1 + 0.2, 0.3], [1.0, 1.0], [math.nan, 1.0], [math.nan, math.nan]])
 def test_a_group_without_a_difference_moves_nothing(name, rewards):
-    from reinlm.objectives import Feedback
-
     layout = Layout.from_lengths([2, 1], group_size=2)
     chosen = algorithm(name, kl=None)
     advantages = chosen.advantage(Feedback(layout, torch.tensor(rewards, dtype=torch.float64)))
@@ -179,7 +176,10 @@ def test_a_group_without_a_difference_moves_nothing(name, rewards):
 
 def test_constants_carry_no_gradient():
     """Advantages, old and reference log-probabilities that come with a graph are cut off at the padded edge, refused inside."""
-    t = {name: torch.rand(2, 2, dtype=torch.float64, requires_grad=True) for name in ("old", "ref", "rollout", "advantages")}
+    t = {
+        name: torch.rand(2, 2, dtype=torch.float64, requires_grad=True)
+        for name in ("old", "ref", "rollout", "advantages")
+    }
     t |= {"logprobs": -torch.rand(2, 2, dtype=torch.float64), "mask": torch.ones(2, 2, dtype=torch.bool)}
     _, gradient = run(algorithm("grpo"), t)
     assert gradient.abs().min() > 0.0
@@ -235,7 +235,10 @@ def test_counts_of_all_ranks_make_each_ranks_loss_a_part_of_the_whole():
         mine = Layout.from_lengths([b - a])
         other = Layout.from_lengths([4 - (b - a)])
         at = chosen.prepare(
-            mine, signals.advantages[a:b], old_logprobs=signals.old_logprobs[a:b], counts=Counts.of(mine) + Counts.of(other)
+            mine,
+            signals.advantages[a:b],
+            old_logprobs=signals.old_logprobs[a:b],
+            counts=Counts.of(mine) + Counts.of(other),
         )
         assert at.tokens_in_step == 4
         assert at.weights.tolist() == signals.select(torch.tensor([rank])).weights.tolist()

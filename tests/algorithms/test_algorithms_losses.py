@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given
-from strategies import padded_batches
 
+import oracles
 from reinlm.algorithms import AlgorithmState, algorithm
 from reinlm.objectives import Layout
+from strategies import padded_batches
 
 VARIANTS = {
     "grpo": (algorithm("grpo"), oracles.RECIPES["grpo"]),
@@ -140,7 +140,11 @@ def test_a_tie_to_a_reference_needs_the_reference():
     ):
         algorithm("grpo").prepare(layout, torch.ones(1))
     free = algorithm("grpo", kl={"coefficient": 0.0})
-    assert (algorithm("grpo").needs_reference, free.needs_reference, algorithm("dapo").needs_reference) == (True, False, False)
+    assert (algorithm("grpo").needs_reference, free.needs_reference, algorithm("dapo").needs_reference) == (
+        True,
+        False,
+        False,
+    )
     signals = free.prepare(layout, torch.ones(1))
     assert free.loss(torch.zeros(1), signals, free.initial_state()).value.item() == -1.0
 
@@ -153,7 +157,12 @@ def test_the_coefficient_of_the_state_counts_and_not_that_of_the_choice():
     assert plain == pytest.approx(torch.e**-1, abs=1e-7)
     assert chosen.loss(0 * one, signals, AlgorithmState(kl_coefficient=3.0)).value.item() == pytest.approx(3 * plain)
     result = chosen.objective(
-        0 * one[None], 0 * one[None], 0 * one, one[None] > 0, ref_logprobs=-one[None], state=AlgorithmState(kl_coefficient=2.0)
+        0 * one[None],
+        0 * one[None],
+        0 * one,
+        one[None] > 0,
+        ref_logprobs=-one[None],
+        state=AlgorithmState(kl_coefficient=2.0),
     )
     assert result.loss.item() == pytest.approx(2 * plain)
 

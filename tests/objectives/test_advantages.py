@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import layouts
 
+import oracles
 from reinlm.objectives import (
     GAE,
     Feedback,
@@ -23,6 +22,7 @@ from reinlm.objectives import (
     process_advantages,
     whiten,
 )
+from strategies import layouts
 
 NAN = float("nan")
 
@@ -66,7 +66,16 @@ def test_a_standardized_advantage_forgets_the_scale_of_rewards_and_a_centred_one
 @pytest.mark.parametrize("normalize", [group_center, group_standardize])
 @pytest.mark.parametrize(
     "rewards",
-    [[0.1, 0.1, 0.1], [0.1 + 0.2, 0.3, 0.3], [5.0], [0.0, 0.0], [-1e9, -1e9], [NAN, 0.7], [NAN, NAN], [1 / 3 + 1e-13, 1 / 3]],
+    [
+        [0.1, 0.1, 0.1],
+        [0.1 + 0.2, 0.3, 0.3],
+        [5.0],
+        [0.0, 0.0],
+        [-1e9, -1e9],
+        [NAN, 0.7],
+        [NAN, NAN],
+        [1 / 3 + 1e-13, 1 / 3],
+    ],
 )
 def test_equal_rewards_a_group_of_one_and_rounding_residue_give_exact_zeros(normalize, rewards):
     assert normalize(*one_group(rewards)).tolist() == [0.0] * len(rewards)
@@ -168,7 +177,9 @@ def test_two_step_rewards_on_one_token_add():
 
 
 def test_process_rewards_run_through_the_turns_and_sequences_of_an_episode_and_end_with_it():
-    layout = Layout(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 0, 1]), torch.tensor([0, 0]), 1)
+    layout = Layout(
+        torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 0, 1]), torch.tensor([0, 0]), 1
+    )
     assert process_advantages(d([1.0, 5.0]), torch.tensor([2, 3]), layout).tolist() == [1.0, 1.0, 1.0, 5.0]
 
 
@@ -268,7 +279,9 @@ def test_gae_equals_the_sum_over_temporal_differences(steps, seed, smoothing):
     rewards, values, successors = rng.standard_normal((3, steps, 2))
     terminated, truncated = rng.random((2, steps, 2)) < 0.2
     mine = gae(
-        *(torch.tensor(x) for x in (rewards, values, successors, terminated, truncated)), discount=0.9, smoothing=smoothing
+        *(torch.tensor(x) for x in (rewards, values, successors, terminated, truncated)),
+        discount=0.9,
+        smoothing=smoothing,
     )
     for b in range(2):
         columns = (x[:, b] for x in (rewards, values, successors, terminated, truncated))
@@ -326,19 +339,29 @@ def test_the_gae_choice_equals_the_carried_recursion_of_every_episode(layout, se
     truncated, final = rng.random(episodes) < 0.4, rng.standard_normal(episodes)
     values, steps = rng.standard_normal(tokens), rng.standard_normal(tokens)
     feedback = Feedback(
-        layout, d(rewards), d(steps), torch.arange(tokens), d(values), d(final), torch.tensor(truncated, dtype=torch.bool)
+        layout,
+        d(rewards),
+        d(steps),
+        torch.arange(tokens),
+        d(values),
+        d(final),
+        torch.tensor(truncated, dtype=torch.bool),
     )
     mine = GAE(0.9, 0.7)(feedback).numpy()
     for e in range(episodes):
         own = np.flatnonzero(layout.index("episode").numpy() == e)
         landed = steps[own].copy()
         landed[-1:] += rewards[e]
-        expected = oracles.gae_with_holes(landed, values[own], [1] * len(own), 0.9, 0.7, final[e] if truncated[e] else 0.0)
+        expected = oracles.gae_with_holes(
+            landed, values[own], [1] * len(own), 0.9, 0.7, final[e] if truncated[e] else 0.0
+        )
         np.testing.assert_allclose(mine[own], 0.0 if np.isnan(rewards[e]) else expected, atol=1e-12)
 
 
 def test_gae_holds_where_the_tokens_of_episodes_are_interleaved():
-    ordered = Layout(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1]), 2)
+    ordered = Layout(
+        torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1]), 2
+    )
     rewards, values = d([1.0, -1.0]), d([0.1, 0.2, 0.3, 0.4])
     mixed, tokens = ordered.select(torch.tensor([0, 2, 1, 3]))
     expected = GAE(0.9, 0.8)(Feedback(ordered, rewards, values=values))[tokens]
@@ -386,9 +409,9 @@ def test_whitening_does_not_hide_what_is_not_a_number():
 
 
 def test_advantages_are_made_on_the_device_of_their_inputs():
+    """With another default device, a tensor made without naming one would not meet the others."""
     rewards, group, _ = one_group([1.0, 0.0])
-    hole = hole_feedback(truncated=torch.tensor([True]), final_values=d([0.4]))
-    flat = Feedback(Layout.from_lengths([1, 1], group_size=2), d([1.0, 0.0]))
+    steps = Feedback(Layout.from_lengths([1, 1], group_size=2), d([1.0, 0.0]), d([1.0, 2.0]), torch.tensor([0, 1]))
     with torch.device("meta"):
-        made = [group_standardize(rewards, group, 1), GAE()(hole), GAE()(hole_feedback()), GroupCenter()(flat), whiten(rewards)]
+        made = [group_standardize(rewards, group, 1), GroupCenter()(steps), discounted_returns(rewards, steps.layout)]
     assert {x.device.type for x in made} == {"cpu"}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given
-from strategies import padded_batches
 
+import oracles
 from reinlm.objectives import (
     ConstantBudget,
     Counts,
@@ -21,6 +20,7 @@ from reinlm.objectives import (
     token_mean,
 )
 from reinlm.objectives.aggregation import _exact
+from strategies import padded_batches
 
 # Vector 0: x = [[1,2,3,4],[5,6,·,·],[·,·,·,·]]
 VECTOR = Layout.from_lengths([4, 2, 0])

@@ -133,7 +133,9 @@ def gspo(log_ratios, advantage, gate):
     """One sequence: its loss and the gradient with respect to its log-probabilities."""
     layout = Layout.from_lengths([len(log_ratios)])
     logprobs = d(log_ratios, requires_grad=True)
-    at = signals(layout, torch.full((len(log_ratios),), advantage, dtype=torch.float64), torch.zeros_like(logprobs).detach())
+    at = signals(
+        layout, torch.full((len(log_ratios),), advantage, dtype=torch.float64), torch.zeros_like(logprobs).detach()
+    )
     log_ratio = SequenceRatio()(logprobs, at)
     loss = (at.weights * gate(log_ratio, logprobs, at).losses).sum()
     loss.backward()
@@ -193,4 +195,6 @@ def test_gradients_agree_with_finite_differences_away_from_kinks():
     for ratio in (TokenRatio(), SequenceRatio()):
         assert gradcheck(lambda x, ratio=ratio: ratio(x, at), logprobs)
         assert gradcheck(lambda x, ratio=ratio: Clip()(ratio(x, at), x, at).losses, logprobs)
-    assert gradcheck(lambda r: clip_surrogate(r, d([1.0, -1, 1, -1]), 0.2, 0.3), d([1.1, 0.9, 1.7, 0.5], requires_grad=True))
+    assert gradcheck(
+        lambda r: clip_surrogate(r, d([1.0, -1, 1, -1]), 0.2, 0.3), d([1.1, 0.9, 1.7, 0.5], requires_grad=True)
+    )

@@ -89,9 +89,7 @@ def test_an_unknown_estimator_is_named():
 
 @pytest.mark.parametrize("coefficient", [-0.1, float("inf"), float("nan")])
 def test_a_coefficient_outside_its_range_is_refused(coefficient):
-    with pytest.raises(
-        ValueError, match=f"^the KL coefficient must be at least 0 and finite, not {coefficient}$"
-    ):
+    with pytest.raises(ValueError, match=f"^the KL coefficient must be at least 0 and finite, not {coefficient}$"):
         KL(coefficient=coefficient)
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import layouts, padded_batches, partition
 
 from reinlm.objectives import LEVELS, Layout
+from strategies import layouts, padded_batches, partition
 
 T = torch.tensor
 
@@ -121,7 +121,9 @@ def test_pad_and_unpad_undo_each_other_at_every_level(layout):
     x = torch.randn(layout.tokens)
     for level in LEVELS:
         assert torch.equal(layout.unpad(layout.pad(x, level, fill=9.0), level), x)
-        assert torch.equal(layout.pad(x, level).sum(0), layout.pad(layout.unpad(layout.pad(x, level), level), level).sum(0))
+        assert torch.equal(
+            layout.pad(x, level).sum(0), layout.pad(layout.unpad(layout.pad(x, level), level), level).sum(0)
+        )
 
 
 @given(padded_batches())

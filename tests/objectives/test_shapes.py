@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import CHECK_SHAPES
 from jaxtyping import TypeCheckError
 
+from conftest import CHECK_SHAPES
 from reinlm.objectives import Feedback, Layout, gae, group_center, k2
 
 pytestmark = pytest.mark.skipif(not CHECK_SHAPES, reason="shapes are not checked while mutants run")

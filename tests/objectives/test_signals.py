@@ -26,9 +26,7 @@ NAMES = ["advantages", "weights", "old_logprobs", "rollout_logprobs", "ref_logpr
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_constant_with_a_gradient_is_refused(name):
-    with pytest.raises(
-        ValueError, match=f"^{name} carries a gradient; the log-probabilities alone may: detach it$"
-    ):
+    with pytest.raises(ValueError, match=f"^{name} carries a gradient; the log-probabilities alone may: detach it$"):
         signals(**{name: torch.zeros(3, requires_grad=True)})
 
 

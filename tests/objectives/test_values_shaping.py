@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import oracles
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
+import oracles
 from reinlm.objectives import soft_overlong_penalty, value_loss
 
 
