@@ -8,10 +8,13 @@ import typing
 import beartype  # noqa: F401  what must not see TYPE_CHECKING as true is imported before
 import jaxtyping
 import torch
+from hypothesis import settings
 
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
 
-CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for type checkers
+CHECKER = (
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for type checkers
+)
 
 if CHECK_SHAPES:
     typing.TYPE_CHECKING = True
@@ -22,3 +25,5 @@ if CHECK_SHAPES:
         typing.TYPE_CHECKING = False
 
 torch.set_num_threads(1)
+settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=30)
+settings.load_profile("reinlm")

@@ -170,7 +170,7 @@ def _train(
 ) -> RunResult:
     """Train, and leave a report behind, also of a run that stopped half-way."""
     from reinlm.errors import RunError
-    from reinlm.insight import write_report
+    from reinlm.insight.report import write_report
     from reinlm.training.loop import Interrupted
     from reinlm.training.progress import Progress
 

@@ -157,7 +157,7 @@ def _score(model: Path, data: Path, seed: int) -> dict[str, Any]:
 
 
 def _report(folder: Path) -> Path:
-    from reinlm.insight import write_report
+    from reinlm.insight.report import write_report
 
     return write_report(folder, stages=["sft", "rl"])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Any, Literal, get_origin, get_type_hints
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -118,11 +118,7 @@ def _build(kind: str, spec: Any) -> Any:
         )
     if name not in options:
         raise unknown(kind, str(name), options)
-    build = options[name]
-    try:
-        return build(**_values(name, build, given))
-    except TypeError as error:
-        raise InputError(f"{kind}: {error}", hint=f"give {name} its values, such as {{{name}: value}}") from error
+    return options[name](**_values(name, options[name], given))
 
 
 def _kind(choice: Any) -> str | None:
@@ -134,17 +130,19 @@ def _kind(choice: Any) -> str | None:
 
 def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
     """The values of a choice by field, from one value, a list of values or a mapping; each of the field's type."""
-    known = {field.name: get_type_hints(build)[field.name] for field in fields(build)} if is_dataclass(build) else {}
+    members = fields(build) if is_dataclass(build) else ()
+    known = {field.name: get_type_hints(build)[field.name] for field in members}
     if not isinstance(given, Mapping):
         values = [] if given is None else given if isinstance(given, list | tuple) else [given]
         if len(values) > len(known):
             raise InputError(f"{name} takes {len(known)} values, not {len(values)}: {given!r}", hint=", ".join(known))
         given = dict(zip(known, values, strict=False))
+    for field in members:
+        if field.default is MISSING and field.name not in given:
+            raise InputError(f"{name} needs a value for {field.name!r}", hint=f"{{{name}: value}}")
     for key, value in given.items():
         if key not in known:
             raise unknown(f"value of {name}", str(key), known)
-        if get_origin(known[key]) is Literal:
-            continue  # the choice itself says more about a name than "not allowed"
         try:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:

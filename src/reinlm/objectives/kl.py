@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -42,10 +42,11 @@ ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k2": k2, "k3": k3}
 class KL:
     """A tie to the reference model, added to the loss of every token: + coefficient · estimator(log π_θ, log π_ref).
 
-    Raises ValueError for k1, which as a loss has no gradient in expectation and so ties nothing.
+    Raises ValueError for an unknown estimator, and for k1, which as a loss has no gradient in expectation and so ties nothing.
     """
 
-    estimator: Literal["k2", "k3"] = "k3"
+    estimator: str = "k3"
+    """"k2" or "k3"."""
     coefficient: float = 0.04
     """At least 0. DeepSeekMath (arXiv 2402.03300) uses 0.04, DeepSeek-R1 0.001."""
 

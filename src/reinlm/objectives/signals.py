@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,8 +49,9 @@ class Signals:
         return self._map(self.layout.to(device), lambda x: x.to(device, dtype))
 
     def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
-        tensors = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, layout=layout, **{name: change(x) for name, x in tensors.items() if isinstance(x, Tensor)})
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed: dict[str, Any] = {name: change(x) for name, x in named.items() if isinstance(x, Tensor)}
+        return replace(self, layout=layout, **changed)
 
 
 @dataclass(frozen=True)

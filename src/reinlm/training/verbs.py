@@ -11,6 +11,7 @@ from typing import Any
 from reinlm.data import DataConfig, load_prompts
 from reinlm.errors import InputError
 from reinlm.models import load_policy
+from reinlm.records import Message
 from reinlm.rewards import build_rewards
 from reinlm.rollouts import collect
 from reinlm.training.collection import rollout_rows
@@ -88,5 +89,5 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
     ]
 
 
-def _text(completion: str | Sequence[Any]) -> str:
+def _text(completion: str | Sequence[Message]) -> str:
     return completion if isinstance(completion, str) else "".join(str(message["content"]) for message in completion)

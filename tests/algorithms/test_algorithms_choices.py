@@ -1,0 +1,279 @@
+"""From a recipe's words to an algorithm and back, and what a wrong word gets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+import yaml
+
+from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, algorithm, dapo, grpo, gspo, resolve
+from reinlm.algorithms.choices import describe
+from reinlm.errors import InputError
+from reinlm.objectives import (
+    KL,
+    Clip,
+    ConstantBudget,
+    GroupCenter,
+    GroupStandardize,
+    SequenceRatio,
+    TokenRatio,
+    prompt_mean,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+)
+
+
+def refused(**changes):
+    """What the user is told."""
+    with pytest.raises(InputError) as error:
+        algorithm("grpo", **changes)
+    assert isinstance(error.value, ValueError)
+    return error.value.message, error.value.hint
+
+
+# ------------------------------------------------------------------------------------------------ the ladder
+
+
+def test_grpo_is_the_papers():
+    mine = grpo()
+    assert mine.advantage == GroupStandardize(epsilon=1e-6, bessel=False)
+    assert (mine.ratio, mine.gate, mine.weights) == (TokenRatio(), Clip(0.2, 0.2), sequence_mean)
+    assert mine.kl == KL("k3", 0.04)
+    assert (mine.shapers, mine.filters) == ((), ())
+
+
+def test_dapo_is_grpo_that_clips_higher_weighs_tokens_alike_filters_and_shapes():
+    changed = replace(grpo(), name="dapo", gate=Clip(0.2, 0.28), weights=token_mean, kl=None, source=dapo().source)
+    assert dapo() == replace(changed, filters=(MixedOutcomes(),), shapers=(SoftOverlong(),))
+
+
+def test_gspo_is_grpo_with_one_ratio_a_sequence_and_its_range():
+    assert gspo() == replace(
+        grpo(), name="gspo", ratio=SequenceRatio(), gate=Clip(3e-4, 4e-4), kl=None, source=gspo().source
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_name_builds_the_algorithm_of_that_name_and_cites_its_paper(name):
+    assert algorithm(name).name == name
+    assert "arXiv 2" in algorithm(name).source
+    assert resolve(name) == resolve({"base": name}) == algorithm(name) == ALGORITHMS[name]()
+    assert resolve(algorithm(name)) == algorithm(name)
+
+
+# ------------------------------------------------------------------------------------------------ shorthands
+
+
+@pytest.mark.parametrize(
+    ("change", "choice", "expected"),
+    [
+        ({"gate": Clip(0.1, 0.3)}, "gate", Clip(0.1, 0.3)),
+        ({"gate": "clip"}, "gate", Clip()),
+        ({"gate": {"clip": [0.1, 0.3]}}, "gate", Clip(0.1, 0.3)),
+        ({"gate": {"clip": (0.1, 0.3)}}, "gate", Clip(0.1, 0.3)),
+        ({"gate": {"clip": 0.1}}, "gate", Clip(0.1, 0.2)),
+        ({"gate": {"clip": {"high": 1}}}, "gate", Clip(0.2, 1)),
+        ({"gate": {"clip": None}}, "gate", Clip()),
+        ({"ratio": "sequence"}, "ratio", SequenceRatio()),
+        ({"ratio": {"token": {}}}, "ratio", TokenRatio()),
+        ({"advantage": "group_center"}, "advantage", GroupCenter()),
+        ({"advantage": {"group_standardize": {"bessel": True}}}, "advantage", GroupStandardize(bessel=True)),
+        ({"advantage": {"group_standardize": [1e-4, True]}}, "advantage", GroupStandardize(1e-4, True)),
+        ({"weights": "token_mean"}, "weights", token_mean),
+        ({"weights": {"prompt_mean": None}}, "weights", prompt_mean),
+        ({"weights": "sequence_sum"}, "weights", sequence_sum),
+        ({"weights": sequence_mean}, "weights", sequence_mean),
+        ({"weights": {"constant_budget": 3000}}, "weights", ConstantBudget(3000)),
+        ({"weights": ConstantBudget(9)}, "weights", ConstantBudget(9)),
+        ({"kl": None}, "kl", None),
+        ({"kl": KL("k2", 0.1)}, "kl", KL("k2", 0.1)),
+        ({"kl": {"coefficient": 0.01}}, "kl", KL("k3", 0.01)),
+        ({"kl": {"estimator": "k2"}}, "kl", KL("k2", 0.04)),
+        ({"kl": {}}, "kl", KL("k3", 0.04)),
+        ({"shapers": "soft_overlong"}, "shapers", (SoftOverlong(),)),
+        ({"shapers": [{"soft_overlong": [100, 0.5]}]}, "shapers", (SoftOverlong(100, 0.5),)),
+        ({"shapers": SoftOverlong(9)}, "shapers", (SoftOverlong(9),)),
+        ({"shapers": None}, "shapers", ()),
+        ({"filters": []}, "filters", ()),
+        (
+            {"filters": ({"mixed_outcomes": "math"}, "mixed_outcomes")},
+            "filters",
+            (MixedOutcomes("math"), MixedOutcomes()),
+        ),
+        ({"name": "mine"}, "name", "mine"),
+    ],
+)
+def test_a_change_replaces_one_choice_and_leaves_the_others(change, choice, expected):
+    mine = algorithm("grpo", **change)
+    assert getattr(mine, choice) == expected
+    origin = {"base": "grpo"} if choice == "name" else {}
+    assert mine == replace(grpo(), **{choice: expected}, **origin)
+    assert resolve({"base": "grpo", **change}) == mine
+
+
+def test_kl_values_start_from_the_base_and_from_the_defaults_where_it_has_none():
+    assert algorithm("grpo", kl={"estimator": "k2"}).kl == KL("k2", 0.04)
+    assert algorithm("dapo", kl={"coefficient": 0.001}).kl == KL("k3", 0.001)
+    assert resolve({"base": "grpo", "kl": None}).kl is None
+
+
+# ------------------------------------------------------------------------------------------------ round trips
+
+
+def own_filter(group):
+    return True
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"name": "mine"},
+        {"name": "dapo", "kl": {"coefficient": 1e-3, "estimator": "k2"}},
+        {"weights": {"constant_budget": 77}, "advantage": "group_center", "gate": {"clip": [0.1, 0.9]}},
+        {"filters": {"mixed_outcomes": "math"}, "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}}},
+        {"filters": None, "shapers": None, "weights": "prompt_mean", "ratio": "token"},
+    ],
+)
+def test_a_description_rebuilds_the_same_algorithm_through_yaml(name, changes):
+    mine = algorithm(name, **changes)
+    assert resolve(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
+    assert resolve(json.loads(json.dumps(describe(mine)))) == mine
+
+
+def test_a_changed_name_of_a_changed_name_still_knows_its_origin():
+    from reinlm.algorithms.choices import compose
+
+    twice = compose(algorithm("dapo", name="mine"), {"name": "yours", "gate": "clip"})
+    assert (twice.name, twice.base) == ("yours", "dapo")
+    assert resolve(describe(twice)) == twice
+    assert compose(twice, {"name": "dapo"}).base == ""
+    assert compose(twice, {"gate": "clip"}) == twice
+
+
+def test_a_description_spells_every_choice_out():
+    assert describe(algorithm("dapo", name="mine", kl={"coefficient": 0.5})) == {
+        "base": "dapo",
+        "name": "mine",
+        "advantage": {"group_standardize": {"epsilon": 1e-6, "bessel": False}},
+        "ratio": {"token": {}},
+        "gate": {"clip": {"low": 0.2, "high": 0.28}},
+        "weights": "token_mean",
+        "shapers": [{"soft_overlong": {"max_length": None, "cache": 0.2}}],
+        "filters": [{"mixed_outcomes": {"reward": None}}],
+        "kl": {"estimator": "k3", "coefficient": 0.5},
+    }
+    assert describe(algorithm("gspo"))["kl"] is None
+
+
+def test_choices_from_outside_the_library_are_taken_and_named_by_their_class():
+    @dataclass(frozen=True)
+    class MyGate:
+        width: float = 2.0
+
+        def __call__(self, log_ratio, logprobs, signals): ...
+
+    class Plain:
+        def __call__(self, group): ...
+
+        def __repr__(self):
+            return "Plain()"
+
+    mine = algorithm("grpo", gate=MyGate(), filters=[own_filter, Plain()])
+    assert mine.gate == MyGate()
+    assert describe(mine)["gate"] == {"MyGate": {"width": 2.0}}
+    assert describe(mine)["filters"] == ["own_filter", "Plain()"]
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+def test_an_unknown_algorithm_is_told_the_nearest():
+    with pytest.raises(InputError) as error:
+        algorithm("dappo")
+    assert error.value.message == "unknown algorithm 'dappo'"
+    assert error.value.hint == "did you mean 'dapo'? Allowed: dapo, grpo, gspo"
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "hint"),
+    [
+        ({"gates": "clip"}, "unknown choice of grpo 'gates'", "did you mean 'gate'?"),
+        ({"gate": "clipp"}, "unknown gate 'clipp'", "did you mean 'clip'?"),
+        ({"weights": {"tokens": 1}}, "unknown weights 'tokens'", "did you mean 'token_mean'?"),
+        ({"gate": {3: 1}}, "unknown gate '3'", "allowed: clip"),
+        ({"gate": [0.1, 0.2]}, "gate: cannot read [0.1, 0.2]", "names: clip"),
+        ({"gate": {"clip": 0.1, "other": 1}}, "gate: cannot read {'clip': 0.1, 'other': 1}", "{name: values}"),
+        ({"gate": None}, "gate: cannot read None", "names: clip"),
+        ({"ratio": TokenRatio}, f"ratio: cannot read {TokenRatio!r}", "names: token, sequence"),
+        ({"gate": TokenRatio()}, "gate: cannot read TokenRatio()", "names: clip"),
+        ({"gate": token_mean}, f"gate: cannot read {token_mean!r}", "names: clip"),
+        ({"filters": [3]}, "filters: cannot read 3", "names: mixed_outcomes"),
+        ({"gate": {"clip": {"lo": 0.1}}}, "unknown value of clip 'lo'", "did you mean 'low'?"),
+        ({"gate": {"clip": [0.1, 0.2, 0.3]}}, "clip takes 2 values, not 3: [0.1, 0.2, 0.3]", "low, high"),
+        ({"weights": {"token_mean": 3}}, "token_mean takes 0 values, not 1: 3", ""),
+        ({"weights": {"token_mean": {"x": 3}}}, "unknown value of token_mean 'x'", "allowed: "),
+        ({"gate": {"clip": "a"}}, "clip.low: input should be a valid number (given: 'a')", None),
+        ({"gate": {"clip": True}}, "clip.low: input should be a valid number (given: True)", None),
+        (
+            {"advantage": {"group_standardize": {"bessel": "no"}}},
+            "group_standardize.bessel: input should be a valid boolean (given: 'no')",
+            None,
+        ),
+        ({"weights": "constant_budget"}, "constant_budget needs a value for 'length'", "{constant_budget: value}"),
+        ({"weights": {"constant_budget": 0}}, "algorithm grpo: a constant budget needs a length of at least 1", None),
+        ({"weights": {"constant_budget": 1.5}}, "constant_budget.length: input should be a valid integer", None),
+        ({"gate": {"clip": [0.0, 0.2]}}, "algorithm grpo: clip: low must be in (0, 1]", None),
+        ({"gate": {"clip": [0.2, -1]}}, "algorithm grpo: clip: high must be more than 0", None),
+        ({"advantage": {"group_standardize": -1.0}}, "algorithm grpo: epsilon must be at least 0, not -1.0", None),
+        ({"kl": "k2"}, "kl: 'k2' is no KL choice", "null for none, or {estimator: k3, coefficient: 0.04}"),
+        ({"kl": {"coeff": 1}}, "unknown value of kl 'coeff'", "did you mean 'coefficient'?"),
+        ({"kl": {"coefficient": "x"}}, "kl.coefficient: input should be a valid number (given: 'x')", None),
+        ({"kl": {"coefficient": -1}}, "algorithm grpo: the KL coefficient must be at least 0 and finite, not -1", None),
+        ({"kl": {"estimator": "k1"}}, "algorithm grpo: k1 as a loss has no gradient in expectation", None),
+        ({"kl": {"estimator": "k7"}}, "algorithm grpo: unknown KL estimator 'k7'; allowed: k2, k3", None),
+        ({"name": ""}, "name: '' is no name for an algorithm", "a text such as my_grpo"),
+        ({"name": 3}, "name: 3 is no name for an algorithm", "a text such as my_grpo"),
+        (
+            {"ratio": "sequence", "weights": "token_mean"},
+            "algorithm grpo: one ratio a sequence under a token mean lets long answers weigh more than short ones; "
+            "take weights=sequence_mean, or ratio=token",
+            None,
+        ),
+        (
+            {"shapers": {"soft_overlong": [0]}},
+            "algorithm grpo: soft overlong: max_length must be at least 1 token",
+            None,
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(change, message, hint):
+    told, hinted = refused(**change)
+    assert told.startswith(message)
+    assert "\n" not in told
+    assert hint is None or hint in (hinted or "")
+
+
+def test_contradictions_are_found_between_a_base_and_a_change():
+    with pytest.raises(InputError, match=r"^algorithm dapo: one ratio a sequence under a token mean"):
+        algorithm("dapo", ratio="sequence")
+    assert algorithm("dapo", ratio="sequence", weights="sequence_mean").ratio == SequenceRatio()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kl": None}, "algorithm: a mapping needs 'base', the algorithm that it changes"),
+        ({"base": 3}, "algorithm: a mapping needs 'base', the algorithm that it changes"),
+        (["grpo"], "algorithm: cannot read ['grpo']"),
+        (None, "algorithm: cannot read None"),
+    ],
+)
+def test_a_recipe_that_names_no_algorithm_is_told_how(spec, message):
+    with pytest.raises(InputError) as error:
+        resolve(spec)
+    assert (error.value.message, "base: grpo" in error.value.hint) == (message, True)

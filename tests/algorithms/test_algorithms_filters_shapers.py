@@ -1,0 +1,121 @@
+"""Which groups are trained on, and what is added to rewards before."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reinlm.algorithms import MixedOutcomes, SoftOverlong
+from reinlm.errors import InputError
+from samples import reward, scored
+
+
+def group(*rewards):
+    """A group of one-token answers with these rewards; None: no event."""
+    return scored(*[("pa", [] if r is None else [reward(r)]) for r in rewards])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "kept"),
+    [
+        ([1.0, 0.0], True),
+        ([1.0, 1.0], False),
+        ([0.0, 0.0, 0.0], False),
+        ([0.1 + 0.2, 0.3], False),
+        ([0.3, 0.3 + 1e-9], True),
+        ([-1.0, 1.0], True),
+        ([None, 1.0], False),
+        ([None, 1.0, 0.0], True),
+        ([None, None], False),
+        ([1.0], False),
+    ],
+)
+def test_a_group_is_kept_only_where_its_outcomes_differ(rewards, kept):
+    assert MixedOutcomes()(group(*rewards)) is kept
+
+
+def test_a_named_reward_alone_decides():
+    both = scored(
+        ("pa", [reward(1.0, "math"), reward(0.2, "format")]),
+        ("pa", [reward(1.0, "math"), reward(0.9, "format")]),
+        ("pa", [reward(0.5, "format")]),
+    )
+    assert MixedOutcomes("format")(both) is True
+    assert MixedOutcomes("math")(both) is False
+    assert MixedOutcomes("absent")(both) is False
+    assert MixedOutcomes()(both) is True
+
+
+def test_the_weighted_sum_decides_where_none_is_named():
+    cancel = scored(
+        ("pa", [reward(1.0, "a", weight=2.0), reward(0.0, "b")]), ("pa", [reward(0.0, "a"), reward(2.0, "b")])
+    )
+    assert MixedOutcomes()(cancel) is False
+    assert MixedOutcomes("a")(cancel) is True
+
+
+def test_shaped_rewards_would_make_every_group_look_mixed():
+    """Equal outcomes at different lengths: the filter drops the group, and would keep it after the length penalty."""
+    penalty = SoftOverlong(10, 4)(torch.tensor([6, 9]), limit=10).tolist()
+    assert MixedOutcomes()(group(1.0, 1.0)) is False
+    assert MixedOutcomes()(group(*[1.0 + p for p in penalty])) is True
+
+
+def penalties(shaper, lengths, limit):
+    return shaper(torch.tensor(lengths), limit).tolist()
+
+
+def test_the_samplers_limit_and_a_fifth_of_it_are_the_defaults():
+    assert penalties(SoftOverlong(), [80, 85, 90, 100], 100) == [0.0, -0.25, -0.5, -1.0]
+    assert penalties(SoftOverlong(), [16384, 18432, 20480], 20480) == [0.0, -0.5, -1.0]
+    assert SoftOverlong() == SoftOverlong(max_length=None, cache=0.2)
+    assert SoftOverlong.name == "overlong"
+
+
+def test_a_cache_of_whole_tokens_and_a_fraction_are_both_read():
+    assert penalties(SoftOverlong(20, 4), [16, 17, 20], 100) == [0.0, -0.25, -1.0]
+    assert penalties(SoftOverlong(20, 0.5), [10, 15, 20], 100) == [0.0, -0.5, -1.0]
+    assert penalties(SoftOverlong(20, 1), [19, 20], 100) == [0.0, -1.0]
+
+
+def test_no_cache_is_a_cliff():
+    assert penalties(SoftOverlong(10, 0), [10, 11], 20) == [0.0, -1.0]
+
+
+def test_a_cache_beyond_the_limit_punishes_from_the_first_token():
+    assert penalties(SoftOverlong(10, 50), [0, 5], 10) == [0.0, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("shaper", "limit", "begins"),
+    [
+        (SoftOverlong(100, 10), 90, 90),
+        (SoftOverlong(100, 10), 20, 90),
+        (SoftOverlong(None, 0), 50, 50),
+        (SoftOverlong(), 2, 2),
+    ],
+)
+def test_a_punishment_that_no_answer_can_reach_is_refused(shaper, limit, begins):
+    with pytest.raises(InputError) as error:
+        shaper(torch.tensor([1]), limit)
+    assert error.value.message == (
+        f"soft overlong: answers end at {limit} tokens, and the punishment would begin only after {begins}"
+    )
+    assert error.value.hint == "raise rollout.max_new_tokens, or lower the shaper's max_length"
+    assert penalties(SoftOverlong(100, 11), [90], 90) == [-1 / 11]
+
+
+@pytest.mark.parametrize("length", [0, -5])
+def test_a_limit_below_one_token_is_refused(length):
+    with pytest.raises(ValueError, match=f"^soft overlong: max_length must be at least 1 token, not {length}$"):
+        SoftOverlong(length)
+    assert SoftOverlong(1).max_length == 1
+
+
+@pytest.mark.parametrize("cache", [-0.1, 1.5, math.nan, math.inf])
+def test_a_cache_that_is_neither_a_fraction_nor_whole_tokens_is_refused(cache):
+    message = f"^soft overlong: cache is a fraction below 1 or a number of tokens, not {cache}$"
+    with pytest.raises(ValueError, match=message):
+        SoftOverlong(10, cache)
