@@ -43,7 +43,12 @@ def test_a_report_needs_nothing_from_anywhere_else(quickstart: Path) -> None:
 
 def test_the_headline_shows_before_after_and_change(quickstart: Path) -> None:
     assert cells(write_report(quickstart)) == [
-        ["Accuracy, sampling", "43.0 %", "95.1 %", "+52.1 points"],
+        [
+            "Accuracy, sampling",
+            "43.0 % <small>41.0–45.0 %</small>",
+            "95.1 % <small>94.1–96.0 %</small>",
+            "+52.1 points",
+        ],
         ["Accuracy, greedy", "93.0 %", "97.2 %", "+4.2 points"],
     ]
     assert "<dt>train seconds</dt><dd>84.2</dd>" in page_without_scripts(quickstart / "report.html")
@@ -142,6 +147,36 @@ def test_without_evaluations_the_headline_is_what_the_curves_began_and_ended_wit
     assert cells(write_report(tmp_path)) == [
         ["Loss", f"{rows[0]['loss']:.4g}", f"{rows[-1]['loss']:.4g}", f"{rows[-1]['loss'] - rows[0]['loss']:+.4g}"]
     ]
+
+
+def test_the_summary_of_a_single_run_gives_its_evaluations_before_and_after(tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 1) as run:
+        before = {
+            "step": 0,
+            "gsm8k/accuracy": 0.5,
+            "gsm8k/accuracy_low": 0.4,
+            "gsm8k/accuracy_high": 0.6,
+            "gsm8k/pass@2": 0.7,
+        }
+        after = {"step": 9, "gsm8k/accuracy": 0.75, "gsm8k/reward": 1.0}
+        run.write_summary({"before": before, "after": after, "train_seconds": 12_345.6, "stopped": "patience"})
+    assert cells(write_report(tmp_path)) == [
+        ["gsm8k/accuracy", "50.0 % <small>40.0–60.0 %</small>", "75.0 %", "+25.0 points"]
+    ]
+    page = page_without_scripts(tmp_path / "report.html")
+    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page)[:2] == [
+        ("train seconds", "12,346"),
+        ("stopped early", "patience"),
+    ]
+
+
+def test_a_sample_shows_the_right_answer_and_is_marked_by_its_verdict(tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 1) as run:
+        wrong = sample("a", "x", 0.5) | {"correct": False, "answer": "<42>"}
+        run.write_samples(after=[wrong, sample("b", "y", -0.5) | {"correct": True}])
+    page = page_without_scripts(write_report(tmp_path))
+    assert re.findall("right answer: <code>(.*?)</code>", page) == ["&lt;42&gt;"]
+    assert re.findall('badge (good|bad)">(.*?)<', page) == [("bad", "reward 0.5"), ("good", "reward -0.5")]
 
 
 def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> None:

@@ -120,6 +120,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_cleared_by_the_next(tmp_path: P
     assert os.readlink(tmp_path / "best") == "step_2"
 
 
+def test_a_damaged_checkpoint_is_never_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=3)
+    save(checkpoints, 1, 0.9)
+    save(checkpoints, 2, 0.5)
+    (tmp_path / "step_1" / "trainer_state.json").unlink()
+    assert checkpoints.best() == tmp_path / "step_2"
+
+
 def test_there_is_no_newest_before_the_first(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).newest() is None
 

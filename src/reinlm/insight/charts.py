@@ -78,7 +78,11 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Reward by function",
         "reward",
-        (Series("reward", "weighted sum"), Series("rewards/{name}/mean", "{name}")),
+        (
+            Series("reward", "weighted sum"),
+            Series("rewards/{name}/mean", "{name}"),
+            Series("eval/{set}/reward", "held out: {set}"),
+        ),
         "Mean reward of the samples: the weighted sum, and each function before its weight.",
         "the one that states your goal rises; one that rises alone is being gamed.",
     ),
@@ -103,6 +107,7 @@ CHARTS: tuple[Chart, ...] = (
         (
             Series("completions/mean_length", "mean", "completions/min_length", "completions/max_length"),
             Series("completions/mean_terminated_length", "mean of finished answers"),
+            Series("eval/{set}/mean_length", "held out: {set}"),
         ),
         "Length of the sampled answers; the band reaches from the shortest to the longest.",
         "moves for a reason. A steady climb without more accuracy is padding; a collapse is a shortcut.",
@@ -110,7 +115,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Answers cut off",
         "answers",
-        (Series("completions/clipped_ratio", "cut off"),),
+        (Series("completions/clipped_ratio", "training"), Series("eval/{set}/clipped_ratio", "held out: {set}")),
         "Answers that the length limit ended before the model did.",
         "close to zero. Above a tenth, raise the limit or look for rambling.",
         form="percent",
@@ -209,7 +214,8 @@ CHARTS: tuple[Chart, ...] = (
     ),
 )
 
-_COVERED = ("step", "time", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high")
+# pass@1 is the accuracy by another name
+_COVERED = ("step", "time", "eval/{set}/pass@1", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high")
 
 
 def charts(records: Records, kind: str) -> list[dict[str, Any]]:

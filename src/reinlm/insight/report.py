@@ -27,6 +27,7 @@ _TITLES = {
     "quickstart": "Quickstart",
 }
 _LABELS = {"accuracy": "Accuracy, sampling", "greedy": "Accuracy, greedy", "loss": "Loss", "reward": "Reward"}
+_TELLING = ("/accuracy", "/accuracy_low", "/accuracy_high", "/loss", "/reward", "/mean_length")
 _FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
 
 
@@ -55,7 +56,7 @@ def write_report(run_folder: str | Path, *, stages: Sequence[str] | None = None)
     samples = _first(_samples(path) for path in (folder, *(stage["path"] for stage in reversed(read))))
     page = _render(
         title=folder.resolve().name,
-        subtitle=", then ".join(stage["title"] for stage in read),
+        subtitle=", then ".join(stage["title"] for stage in read).capitalize(),
         run=runs[0],
         commands=list(dict.fromkeys(run["command"] for run in runs)),
         finished=any((path / "summary.json").is_file() for path in (folder, read[-1]["path"])),
@@ -106,12 +107,31 @@ def _first(values: Any) -> Any:
 
 
 def _headline(summary: Mapping[str, Any] | None, stages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Before and after: the summary's `X_before` and `X_after`; without them, what evaluations or curves began with."""
+    """Before and after: from the summary; where it has none, what evaluations or curves began and ended with."""
     summary = summary or {}
-    names = [key.removesuffix("_before") for key in summary if key.endswith("_before")]
-    pairs = {name: (summary[f"{name}_before"], summary.get(f"{name}_after")) for name in names}
-    pairs = {name: pair for name, pair in pairs.items() if all(map(_is_number, pair))}
-    return [_row(name, *pair) for name, pair in (pairs or _ends(stages)).items()]
+    before, after = (_side(summary, side) for side in ("before", "after"))
+    shared = [name for name in before if name in after and not name.endswith(("_low", "_high"))]
+    ends = {} if shared else _ends(stages)
+    rows = [_row(name, before[name], after[name], _interval(before, name), _interval(after, name)) for name in shared]
+    return rows + [_row(name, *pair) for name, pair in ends.items()]
+
+
+def _side(summary: Mapping[str, Any], side: str) -> dict[str, float]:
+    """The figures of one side: `X_before` with `X_before_interval`, or those of the mapping `before` that tell most."""
+    figures = {}
+    for key, value in summary.items():
+        name = key.removesuffix(f"_{side}")
+        if name != key and _is_number(value):
+            figures[name] = value
+            low_high = summary.get(f"{key}_interval") or ()
+            figures |= {f"{name}_{end}": bound for end, bound in zip(("low", "high"), low_high, strict=False)}
+    nested = summary.get(side) or {}
+    return figures | {name: value for name, value in nested.items() if name.endswith(_TELLING) and _is_number(value)}
+
+
+def _interval(figures: Mapping[str, float], name: str) -> str:
+    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+    return f"{100 * low:.1f}–{_percent(high)}" if low is not None and high is not None else ""
 
 
 def _ends(stages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
@@ -131,23 +151,30 @@ def _ends(stages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]
     return ends
 
 
-def _row(name: str, before: float, after: float) -> dict[str, str]:
+def _row(name: str, before: float, after: float, around_before: str = "", around_after: str = "") -> dict[str, str]:
     fraction = any(part in name for part in _FRACTIONS)
     change = f"{100 * (after - before):+.1f} points" if fraction else f"{after - before:+.4g}"
     label = _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize())
     show = _percent if fraction else _number
-    return {"label": label, "before": show(before), "after": show(after), "change": change}
+    return {
+        "label": label,
+        "before": show(before),
+        "after": show(after),
+        "change": change,
+        "around_before": around_before,
+        "around_after": around_after,
+    }
 
 
 def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """What else the summary says."""
     facts = []
     for key, value in (summary or {}).items():
-        if key.endswith(("_before", "_after")) or not _is_number(value):
-            continue
-        text = _percent(value) if any(part in key for part in _FRACTIONS) else _number(value)
-        facts.append((key.replace("_", " "), text))
-    return facts
+        if _is_number(value) and not key.endswith(("_before", "_after")):
+            text = _percent(value) if any(part in key for part in _FRACTIONS) else _number(value)
+            facts.append((key.replace("_", " "), text))
+    stopped = (summary or {}).get("stopped")
+    return facts + ([("stopped early", str(stopped))] if stopped else [])
 
 
 def _is_number(value: Any) -> bool:
@@ -181,14 +208,14 @@ def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dic
     rows: list[dict[str, Any]] = []
     waiting: dict[str, list[dict[str, Any]]] = {}
     for sample in before:
-        row = {"prompt": sample["prompt"], "before": sample, "after": None}
+        row = {"prompt": sample["prompt"], "answer": sample["answer"], "before": sample, "after": None}
         rows.append(row)
         waiting.setdefault(sample["prompt"], []).append(row)
     for sample in after:
         if waiting.get(sample["prompt"]):
             waiting[sample["prompt"]].pop(0)["after"] = sample
         else:
-            rows.append({"prompt": sample["prompt"], "before": None, "after": sample})
+            rows.append({"prompt": sample["prompt"], "answer": sample["answer"], "before": None, "after": sample})
     if before and after and not any(row["before"] and row["after"] for row in rows):
         firsts, lasts = rows[: len(before)], rows[len(before) :]  # of other prompts: show both sides, in turn
         rows = [row for pair in zip(firsts, lasts, strict=False) for row in pair]
@@ -197,11 +224,13 @@ def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dic
 
 def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
     reward = row["reward"] if _is_number(row.get("reward")) else None
+    correct = row.get("correct")
     return {
+        "answer": _text(row["answer"]) if row.get("answer") is not None else None,
         "prompt": _text(row.get("prompt", "")),
         "completion": _text(row.get("completion", "")),
         "reward": f"{reward:.3g}" if reward is not None else None,
-        "good": reward is not None and reward > 0,
+        "good": correct if correct is not None else reward is not None and reward > 0,
         "end": row.get("end"),
     }
 
