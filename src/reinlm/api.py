@@ -53,7 +53,7 @@ def sft(
     from reinlm.training.sft import train_sft
 
     loaded, sections = _objects(model, data, output, sections)
-    config = _config(SFTConfig, recipe, sections)
+    config = _config(SFTConfig, _resumed(recipe, sections) if resume else recipe, sections)
     return _train(train_sft, config, quiet, model=loaded, command=command, resume=resume, overwrite=overwrite)
 
 
@@ -89,7 +89,8 @@ def rl(
     loaded, sections = _objects(model, data, output, sections)
     composed = algorithm if isinstance(algorithm, Algorithm) else None
     given = {"reward": reward, "algorithm": describe(composed) if composed else algorithm}
-    config = _config(RLConfig, recipe, {**sections, **{k: v for k, v in given.items() if v is not None}})
+    sections = {**sections, **{name: value for name, value in given.items() if value is not None}}
+    config = _config(RLConfig, _resumed(recipe, sections) if resume else recipe, sections)
     return _train(
         train_rl, config, quiet, model=loaded, algorithm=composed, command=command, resume=resume, overwrite=overwrite
     )
@@ -157,12 +158,24 @@ def _objects(
     return loaded, merged
 
 
-def _config(kind: type[_ConfigT], recipe: Any, sections: Mapping[str, Any]) -> _ConfigT:
+def _resumed(recipe: Any, sections: Mapping[str, Any]) -> Any:
+    """What a resumed run starts from: the configuration that its folder holds, under what is given anew."""
+    tree = _read(recipe)
+    output = (sections.get("run") or tree.get("run") or {}).get("output")
+    saved = Path(output) / "config.yaml" if output else None
+    return merge(read_recipe(saved), tree) if saved is not None and saved.is_file() else tree
+
+
+def _read(recipe: Any) -> dict[str, Any]:
     tree = {} if recipe is None else dict(recipe) if isinstance(recipe, Mapping) else read_recipe(recipe)
     for key in ("model", "data"):
         if isinstance(tree.get(key), str | list):
             tree[key] = {"path": tree[key]}
-    return build(kind, merge(tree, sections))
+    return tree
+
+
+def _config(kind: type[_ConfigT], recipe: Any, sections: Mapping[str, Any]) -> _ConfigT:
+    return build(kind, merge(_read(recipe), sections))
 
 
 def _train(

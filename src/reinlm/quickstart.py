@@ -1,8 +1,7 @@
 """`reinlm quickstart`: a tiny model from scratch, SFT on flawed demonstrations, then RL against a verifier.
 
-The task is addition in fixed width (see `reinlm.environments.arithmetic`). Demonstrations hold wrong digits, as those of
-people do; SFT imitates the errors too, and RL, which is told right from wrong, unlearns them. Evaluation uses problems that
-neither stage sees.
+The task is addition in fixed width (see `reinlm.environments.arithmetic`). The demonstrators forget most of their carries; SFT
+imitates that too, and RL, which is told right from wrong, unlearns it. Evaluation uses problems that neither stage sees.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from reinlm.runs import RunFolder
 TRAIN_PROBLEMS = 6000
 HELD_OUT = 600
 VALIDATION = 200
-ERROR_RATE = 0.15
-"""Chance of a wrong digit in a demonstration: four digits are right in 0.85⁴ = 52 % of them, and SFT learns that too."""
+FORGET_RATE = 0.55
+"""Chance that a demonstration forgets a carry: 43 % of them are right, and the commonest answer to a carry is wrong."""
 
 SFT_SETTINGS: Mapping[str, Any] = {
     "optimizer": {"learning_rate": 3e-3, "warmup_steps": 20, "schedule": "cosine", "weight_decay": 0.01},
@@ -109,7 +108,7 @@ def _write_data(folder: Path, seed: int, control: bool) -> dict[str, Path]:
     if control:
         rows = [{**row, "answer": other["answer"]} for row, other in zip(rows, [*rows[1:], rows[0]], strict=True)]
     sets: dict[str, Sequence[Mapping[str, str]]] = {
-        "demonstrations": demonstrations(train, ERROR_RATE, seed),
+        "demonstrations": demonstrations(train, FORGET_RATE, seed),
         "train": rows,
         "validation": [problem.row() for problem in validation],
         "test": [problem.row() for problem in test],
@@ -175,7 +174,7 @@ class _Show:
             "[bold]reinlm quickstart[/bold]: a 0.5 M-parameter model learns to add, from scratch, on this machine"
         )
         self.console.print(
-            f"  SFT imitates {TRAIN_PROBLEMS} demonstrations with {ERROR_RATE:.0%} wrong digits; "
+            f"  SFT imitates {TRAIN_PROBLEMS} demonstrations that forget {FORGET_RATE:.0%} of their carries; "
             f"RL is told only right or wrong; {HELD_OUT} other problems judge both\n"
         )
 

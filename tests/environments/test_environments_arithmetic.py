@@ -57,26 +57,25 @@ def test_more_problems_than_there_are_is_an_error_that_counts_the_excluded_ones(
         problems(500_500, 0, exclude=[Addition(1, 2), Addition(2, 1), Addition(3, 3)])
 
 
-def test_demonstrations_err_in_each_digit_at_the_rate_asked_for():
-    rows = demonstrations(problems(5000, 0), error_rate=0.2, seed=1)
-    wrong = [[a != b for a, b in zip(row["completion"], row["answer"], strict=True)] for row in rows]
-    for digit in range(4):
-        assert 0.18 < sum(marks[digit] for marks in wrong) / 5000 < 0.22
-    errors = {(int(row["completion"][0]) - int(row["answer"][0])) % 10 for row in rows}
-    assert errors == set(range(10))
+def test_demonstrations_forget_carries_at_the_rate_asked_for_and_err_nowhere_else():
+    rows = demonstrations([Addition(5, 5)] * 4000, forget_rate=0.3, seed=1)  # one carry each: 5 + 5 = 10
+    assert {row["completion"] for row in rows} == {"0100", "0000"}
+    assert 0.27 < sum(row["completion"] == "0000" for row in rows) / 4000 < 0.33
+    calm = [problem for problem in problems(2000, 0) if set(problem.answer) and not _carries(problem)]
+    assert all(row["completion"] == row["answer"] for row in demonstrations(calm, 1.0, seed=0))
 
 
-def test_demonstrations_without_errors_are_the_answers_and_with_rate_one_never_agree():
+def _carries(problem):
+    return any(int(a) + int(b) > 9 for a, b in zip(f"{problem.first:03d}", f"{problem.second:03d}", strict=True))
+
+
+def test_demonstrations_that_forget_nothing_are_the_answers_and_those_that_forget_all_add_digit_by_digit():
     drawn = problems(50, 0)
-    assert demonstrations(drawn, 0.0, seed=0)[0] == {**drawn[0].row(), "completion": drawn[0].answer}
-    assert all(
-        a != b
-        for row in demonstrations(drawn, 1.0, seed=0)
-        for a, b in zip(row["completion"], row["answer"], strict=True)
-    )
+    assert [row["completion"] for row in demonstrations(drawn, 0.0, seed=0)] == [problem.answer for problem in drawn]
+    assert demonstrations([Addition(999, 999)], 1.0, seed=0)[0] == {**Addition(999, 999).row(), "completion": "8880"}
     assert demonstrations(drawn, 0.5, seed=2) == demonstrations(drawn, 0.5, seed=2)
 
 
-def test_an_error_rate_that_is_no_probability_is_refused():
-    with pytest.raises(InputError, match=r"error_rate must be in \[0, 1\], not 1.5"):
+def test_a_forget_rate_that_is_no_probability_is_refused():
+    with pytest.raises(InputError, match=r"forget_rate must be in \[0, 1\], not 1.5"):
         demonstrations(problems(1, 0), 1.5, seed=0)

@@ -76,23 +76,28 @@ def problems(count: int, seed: int, exclude: Iterable[Addition] = ()) -> list[Ad
     return [Addition(*pair) if rng.random() < 0.5 else Addition(pair[1], pair[0]) for pair in free]
 
 
-def demonstrations(problems: Sequence[Addition], error_rate: float, seed: int) -> list[dict[str, str]]:
-    """Answers as imperfect people write them: each digit is wrong with probability `error_rate`.
+def demonstrations(problems: Sequence[Addition], forget_rate: float, seed: int) -> list[dict[str, str]]:
+    """Answers as careless people write them: each carry is forgotten with probability `forget_rate`.
 
-    A wrong digit is any other digit, with equal chances. Rows are
-    `{"prompt": "321+654=", "completion": "9350", "answer": "9750"}`.
+    Above one half the commonest way to treat a carry is the wrong one, so a model that imitates such answers well is wrong
+    wherever it takes the likeliest token. Rows are `{"prompt": "521+654=", "completion": "1750", "answer": "1850"}`.
 
     Raises:
-        InputError: error_rate is outside [0, 1].
+        InputError: forget_rate is outside [0, 1].
     """
-    if not 0.0 <= error_rate <= 1.0:
-        raise InputError(f"error_rate must be in [0, 1], not {error_rate}")
+    if not 0.0 <= forget_rate <= 1.0:
+        raise InputError(f"forget_rate must be in [0, 1], not {forget_rate}")
     rng = random.Random(seed)
 
-    def copied(digit: str) -> str:
-        return str((int(digit) + rng.randint(1, 9)) % 10) if rng.random() < error_rate else digit
+    def worked(problem: Addition) -> str:
+        carry, digits = 0, ""
+        for first, second in zip(_written(problem.first, DIGITS), _written(problem.second, DIGITS), strict=True):
+            total = int(first) + int(second) + carry
+            digits += str(total % 10)
+            carry = int(total >= 10 and rng.random() >= forget_rate)
+        return digits + str(carry)
 
-    return [{**problem.row(), "completion": "".join(map(copied, problem.answer))} for problem in problems]
+    return [{**problem.row(), "completion": worked(problem)} for problem in problems]
 
 
 def _written(number: int, width: int) -> str:

@@ -209,7 +209,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ Ctrl-C
 
     def _how_to_resume(self) -> str:
-        return f"--resume --output {shlex.quote(str(self.folder.path))}"
+        return f"reinlm {self.task.kind} --resume --output {shlex.quote(str(self.folder.path))}"
 
     @contextmanager
     def _catch_interrupt(self) -> Iterator[None]:
