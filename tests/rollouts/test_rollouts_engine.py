@@ -21,9 +21,11 @@ from reinlm.errors import InputError, RunError
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
+from reinlm.rollouts.sampling import noise_key, uniform
 
 SHAPES = ["qwen3", "llama", "gpt2", "mistral"]
 GREEDY = Sampling(max_new_tokens=20, temperature=0.0)
+OK = Sampling(max_new_tokens=4)
 
 
 @pytest.fixture
@@ -155,9 +157,13 @@ def test_seeds_and_samples_differ(engine: HFEngine) -> None:
 def prefilled(model: PreTrainedModel) -> list[tuple[int, int]]:
     """The shapes of inputs that the model will read, filled as it does."""
     shapes: list[tuple[int, int]] = []
-    model.register_forward_pre_hook(
-        lambda _module, _args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+
+    def note(_module: object, _args: object, kwargs: dict[str, torch.Tensor]) -> None:
+        assert not torch.is_grad_enabled()
+        rows, length = kwargs["input_ids"].shape
+        shapes.append((rows, length))
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
     return shapes
 
 
@@ -179,6 +185,48 @@ def test_prefill_reads_no_more_tokens_than_allowed(model: PreTrainedModel, token
     reads = [(rows, length) for rows, length in shapes if length > 1]
     assert all(rows * length <= 8 or rows == 1 for rows, length in reads)
     assert len(reads) == 5
+
+
+def test_token_k_is_the_inverse_cdf_of_noise_k(model: PreTrainedModel, engine: HFEngine) -> None:
+    done = run(engine, requests(Sampling(max_new_tokens=8, temperature=1.5), seed=5))
+    for i, prompt in enumerate(RAGGED):
+        answer = done[f"{i}/0"].token_ids
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        cumulative = (logits.double() / 1.5).softmax(-1).cumsum(-1)
+        key = torch.tensor(noise_key(5, f"{i}/0"))
+        for k, token in enumerate(answer):
+            noise = uniform(key, torch.tensor(k))
+            assert cumulative[k, token - 1] - 1e-5 <= noise <= cumulative[k, token] + 1e-5
+
+
+@pytest.mark.parametrize("max_batch", [2, 4])
+def test_columns_that_only_a_finished_prompt_needed_are_shed(
+    max_batch: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Of one long prompt and three samples of a short one; two rows: the short prompt waits beside the long one."""
+    widths: list[int] = []
+    model.register_forward_hook(
+        lambda _module, _args, kwargs, _out: widths.append(kwargs["past_key_values"].get_seq_length()), with_kwargs=True
+    )
+    long = Request("long", tuple(range(30)), Sampling(max_new_tokens=3))
+    engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=max_batch)
+    run(engine, [long, *requests(Sampling(max_new_tokens=6), prompts=[(5, 6, 7)], samples=3)])
+    assert widths[:3] == [30, 31, 32]
+    assert max(widths[3:]) == 3 + 5
+
+
+def test_a_full_batch_waits_for_an_eighth_of_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    shapes = prefilled(model)
+    engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=16)
+    engine.submit(
+        Request(str(i), (5, 6, 7 + i), Sampling(max_new_tokens=3 + i % 16, temperature=2.0)) for i in range(40)
+    )
+    drain(engine)
+    admitted = [rows for rows, length in shapes if length > 1]
+    assert sum(admitted) == 40
+    assert admitted[0] == 16
+    assert all(rows >= 2 for rows in admitted[:-1])  # the last ones come as soon as all of them fit
 
 
 def test_finished_rows_leave_the_batch(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -290,9 +338,6 @@ def test_sleep_refuses_to_lose_answers_and_step_refuses_to_sleepwalk(engine: HFE
         engine.step()
     engine.wake()
     assert len(drain(engine)["a"].token_ids) == 5
-
-
-OK = Sampling(max_new_tokens=4)
 
 
 @pytest.mark.parametrize(
