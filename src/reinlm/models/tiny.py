@@ -25,6 +25,8 @@ def tiny_model(
     heads: int = 4,
     intermediate_size: int | None = None,
     context: int = 128,
+    init_std: float = 0.02,
+    rope_theta: float = 10000.0,
     tie: bool = True,
     seed: int = 0,
 ) -> PreTrainedModel:
@@ -45,6 +47,9 @@ def tiny_model(
     if hidden_size % heads:
         raise InputError(f"hidden_size {hidden_size} is not a multiple of heads {heads}")
     config = _config(family, vocab_size, hidden_size, layers, heads, intermediate_size or 4 * hidden_size, context)
+    config.initializer_range = init_std
+    if family != "gpt2":
+        config.rope_parameters["rope_theta"] = rope_theta
     config.tie_word_embeddings = tie
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
