@@ -344,6 +344,13 @@ def test_vector_1d_gae_across_a_hole_equals_the_compacted_run():
     assert [carried[t] for t in (0, 1, 4)] == pytest.approx(advantages.tolist(), abs=1e-12)
 
 
+def test_tool_output_seen_as_states_of_value_zero_would_give_other_advantages():
+    last = [False, False, False, False, True]
+    naive = control([0, 0.1, 0, 0, 1], [0.2, 0.3, 0, 0, 0.6], [0.3, 0, 0, 0.6, 0], last, [False] * 5)
+    assert naive[0] != pytest.approx(0.52216, abs=0.1)
+    assert naive[1] != pytest.approx(0.628, abs=0.1)
+
+
 @given(layouts(), st.integers(0, 2**32 - 1))
 def test_the_gae_choice_equals_the_carried_recursion_of_every_episode(layout, seed):
     rng = np.random.default_rng(seed)
