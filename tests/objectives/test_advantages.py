@@ -95,6 +95,13 @@ def test_rounding_residue_in_float32_is_no_advantage_either():
     assert group_standardize(torch.tensor([0.7, 0.70001]), group, 1)[1] > 0.5
 
 
+@pytest.mark.parametrize(("units", "moves"), [(4, False), (5, True)])
+def test_the_residue_that_float32_may_leave_is_four_units_in_the_last_place(units, moves):
+    """-1 and a little above: the difference is exact, so that the bound itself is met."""
+    rewards = torch.tensor([-1.0, -1.0 + units * torch.finfo(torch.float32).eps])
+    assert bool(group_center(rewards, torch.zeros(2, dtype=torch.long), 1).any()) is moves
+
+
 def test_a_difference_just_above_rounding_counts():
     assert group_center(*one_group([1.0, 1.0 + 4e-12])).tolist() == pytest.approx([-2e-12, 2e-12], rel=1e-3)
     assert group_center(*one_group([-2.0, -2.0 - 1e-12])).tolist() == [0.0, 0.0]
@@ -181,6 +188,13 @@ def test_process_rewards_run_through_the_turns_and_sequences_of_an_episode_and_e
         torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 0, 1]), torch.tensor([0, 0]), 1
     )
     assert process_advantages(d([1.0, 5.0]), torch.tensor([2, 3]), layout).tolist() == [1.0, 1.0, 1.0, 5.0]
+
+
+@pytest.mark.parametrize("alone", [{"step_rewards": d([1.0])}, {"step_tokens": torch.tensor([0])}])
+def test_process_rewards_without_their_tokens_are_refused(alone):
+    message = "^process rewards need the tokens that they land on: give step_rewards and step_tokens, or neither$"
+    with pytest.raises(ValueError, match=message):
+        Feedback(Layout.from_lengths([1]), d([1.0]), **alone)
 
 
 def test_every_token_of_an_episode_has_its_outcome_advantage():
@@ -328,6 +342,13 @@ def test_vector_1d_gae_across_a_hole_equals_the_compacted_run():
     assert advantages.tolist() == compact.tolist()
     carried = oracles.gae_with_holes([0, 0.1, 9, 9, 1], [0.2, 0.3, 7, 7, 0.6], [1, 1, 0, 0, 1], 0.9, 0.8)
     assert [carried[t] for t in (0, 1, 4)] == pytest.approx(advantages.tolist(), abs=1e-12)
+
+
+def test_tool_output_seen_as_states_of_value_zero_would_give_other_advantages():
+    last = [False, False, False, False, True]
+    naive = control([0, 0.1, 0, 0, 1], [0.2, 0.3, 0, 0, 0.6], [0.3, 0, 0, 0.6, 0], last, [False] * 5)
+    assert naive[0] != pytest.approx(0.52216, abs=0.1)
+    assert naive[1] != pytest.approx(0.628, abs=0.1)
 
 
 @given(layouts(), st.integers(0, 2**32 - 1))

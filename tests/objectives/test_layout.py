@@ -183,16 +183,23 @@ def test_to_moves_every_part():
 
 def test_everything_is_made_on_the_device_of_its_inputs():
     """With another default device, a tensor made without naming one would not meet the others."""
-    mask = T([[True, False], [True, True]])
-    groups = T([4, 4])
-    lengths = T([2, 1])
-    x = torch.ones(3)
-    with torch.device("meta"):
+    mask, groups, order, x = T([[True, False], [True, True]]), T([4, 4]), T([1, 0]), torch.ones(3)
+
+    def everything():
         layout = Layout.from_mask(mask, groups)
-        plain = Layout.from_mask(mask)
-        part, tokens = layout.select(groups.new_tensor([1, 0]))
-        results = [layout.offset("sequence"), layout.pad(x, "turn"), tokens, part.index("group"), plain.index("group")]
-        listed = Layout.from_lengths([2, 1], group_size=2, device=lengths.device)
-        results += [listed.index("group"), listed.turn_of_token]
-        results += [layout.last("episode"), layout.sum(x, "group")]
-    assert {result.device.type for result in results} == {"cpu"}
+        part, tokens = layout.select(order)
+        listed = Layout.from_lengths([2, 1], group_size=2, device=x.device)
+        results = [
+            layout.offset("sequence"),
+            layout.last("episode"),
+            layout.pad(x, "turn"),
+            layout.sum(x, "group"),
+            tokens,
+        ]
+        results += [made.index(level) for made in (part, listed, Layout.from_mask(mask)) for level in LEVELS]
+        return [*results, part.group_of_episode, part.episode_of_sequence, part.sequence_of_turn]
+
+    expected = everything()
+    with torch.device("meta"):
+        made = everything()
+    assert [x.tolist() for x in made] == [x.tolist() for x in expected]

@@ -21,6 +21,15 @@ def test_vector_1f_clipped_value_loss():
     assert losses.tolist() == pytest.approx([0.32, 0.32, 0.405, 0.08], abs=1e-9)
 
 
+def test_a_value_that_fell_too_far_is_held_at_the_lower_bound():
+    """V_old 1, clip 0.2: V = 0.5 counts as 0.8, half of 0.4² for a return of 0.4, and has no gradient."""
+    values = d([0.5], requires_grad=True)
+    loss = value_loss(values, d([0.4]), d([1.0]), clip=0.2)
+    loss.sum().backward()
+    assert loss.tolist() == pytest.approx([0.08], abs=1e-12)
+    assert values.grad.tolist() == [0.0]
+
+
 def test_the_gradient_ends_where_the_clipped_branch_is_larger_and_at_its_bound():
     values = d([1.5, 1.1, 0.5], requires_grad=True)
     value_loss(values, d([2.0, 2.0, 0.9]), d([1.0, 1.0, 1.0]), clip=0.2).sum().backward()

@@ -42,6 +42,12 @@ class Feedback:
     truncated: Bool[Tensor, "episodes"] | None = None
     """Cut off by a limit, not finished. None: no episode was."""
 
+    def __post_init__(self) -> None:
+        if (self.step_rewards is None) != (self.step_tokens is None):
+            raise ValueError(
+                "process rewards need the tokens that they land on: give step_rewards and step_tokens, or neither"
+            )
+
 
 class Advantage(Protocol):
     """Feedback of a whole collected batch -> advantage of every token [N]."""
@@ -245,8 +251,8 @@ class GAE:
             layout.pad(rewards, "episode"),
             values,
             layout.pad(successor, "episode"),
-            layout.pad(last & ~layout.expand(cut, "episode"), "episode", fill=True),
-            layout.pad(last & layout.expand(cut, "episode"), "episode", fill=True),
+            layout.pad(last & ~layout.expand(cut, "episode"), "episode"),
+            layout.pad(last & layout.expand(cut, "episode"), "episode"),
             discount=self.discount,
             smoothing=self.smoothing,
         )

@@ -1,0 +1,18 @@
+"""The page of claims names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_claim_names_a_test_that_exists():
+    rows = [line for line in (ROOT / "docs/claims.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 10
+    for row in rows:
+        shown = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert shown, f"no test is named: {row}"
+        for path, name in shown:
+            assert f"def {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"
