@@ -19,18 +19,18 @@ from reinlm.runs import RunFolder
 TRAIN_PROBLEMS = 6000
 HELD_OUT = 600
 VALIDATION = 200
-FORGET_RATE = 0.55
-"""Chance that a demonstration forgets a carry: 43 % of them are right, and the commonest answer to a carry is wrong."""
+FORGET_RATE = 0.52
+"""Chance that a demonstration forgets a carry: 44 % of them are right, and the commonest answer to a carry is wrong."""
 
 SFT_SETTINGS: Mapping[str, Any] = {
-    "optimizer": {"learning_rate": 3e-3, "warmup_steps": 20, "schedule": "cosine", "weight_decay": 0.01},
-    "training": {"steps": 800, "batch_size": 64},
+    "optimizer": {"learning_rate": 4e-3, "warmup_steps": 20, "schedule": "cosine", "weight_decay": 0.01},
+    "training": {"steps": 700, "batch_size": 64},
 }
 RL_SETTINGS: Mapping[str, Any] = {
     "algorithm": "grpo",
     "reward": "exact_match",
     "rollout": {"group_size": 8, "batch_size": 512, "max_new_tokens": 6, "max_running": 512},
-    "optimizer": {"learning_rate": 5e-4, "warmup_steps": 3},
+    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 3},
     "training": {"steps": 60},
 }
 
@@ -121,7 +121,7 @@ def _write_data(folder: Path, seed: int, control: bool) -> dict[str, Path]:
 
 
 def _write_model(folder: Path, seed: int) -> Path:
-    """A Qwen3-shaped model of 0.5 M parameters whose tokens are the task's characters."""
+    """A Qwen3-shaped model of 0.3 M parameters whose tokens are the task's characters."""
     from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
 
     tokenizer = character_tokenizer(ALPHABET)
@@ -129,10 +129,12 @@ def _write_model(folder: Path, seed: int) -> Path:
         "qwen3",
         vocab_size=len(tokenizer),
         hidden_size=128,
-        layers=3,
+        layers=2,
         heads=4,
-        intermediate_size=384,
+        intermediate_size=256,
         context=32,
+        init_std=0.08,
+        rope_theta=100.0,  # the default's slow rotations cannot tell neighbours apart in 14 tokens
         seed=seed,
     )
     save_policy(load_policy((model, tokenizer)), folder)
@@ -171,7 +173,7 @@ class _Show:
 
     def plan(self, folder: Path) -> None:
         self.console.print(
-            "[bold]reinlm quickstart[/bold]: a 0.5 M-parameter model learns to add, from scratch, on this machine"
+            "[bold]reinlm quickstart[/bold]: a 0.3 M-parameter model learns to add, from scratch, on this machine"
         )
         self.console.print(
             f"  SFT imitates {TRAIN_PROBLEMS} demonstrations that forget {FORGET_RATE:.0%} of their carries; "
