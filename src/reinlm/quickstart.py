@@ -209,14 +209,17 @@ class _Show:
             samples.add_row(str(old["prompt"]), str(old["answer"]), _marked(old), _marked(new))
         self.console.print(samples)
         folder = report.parent
+        tuned, improved = (folder / stage / "checkpoints" / "last" for stage in ("sft", "rl"))
         self.console.print(f"report   {report}", soft_wrap=True)
-        self.console.print(f"model    {folder / 'rl' / 'checkpoints' / 'last'}", soft_wrap=True)
+        self.console.print(f"model    {improved}", soft_wrap=True)
         self.console.print("\nnext", style="bold")
-        rl_model = f"{folder / 'rl' / 'checkpoints' / 'last'}"
-        self.console.print(f"  reinlm generate --model {rl_model} --prompt '321+654=' --temperature 0", soft_wrap=True)
-        self.console.print(f"  reinlm rl --model {folder / 'sft' / 'checkpoints' / 'last'} --data {folder / 'data' / 'train.jsonl'} "
-                           "--reward exact_match --algorithm dapo rollout.max_new_tokens=6 --steps 20", soft_wrap=True)  # fmt: skip
-        self.console.print("  reinlm rl --model PATH_OR_NAME --data gsm8k_train.jsonl --reward math --algorithm dapo")
+        for line in (
+            f"reinlm generate --model {improved} --prompt '321+654=' --temperature 0",
+            f"reinlm rl --model {tuned} --data {folder / 'data' / 'train.jsonl'} --reward exact_match --algorithm dapo "
+            "rollout.max_new_tokens=6 optimizer.learning_rate=1e-3 --steps 20",
+            "reinlm rl --model PATH_OR_NAME --data gsm8k_train.jsonl --reward math --algorithm dapo",
+        ):
+            self.console.print(f"  {line}", soft_wrap=True, markup=False)
 
 
 def _marked(row: Mapping[str, Any]) -> str:
