@@ -59,7 +59,7 @@ def run_quickstart(
             quiet=quiet,
             seed=seed,
             reward="exact_match",
-            evaluation=_evaluation(files["validation"]),
+            evaluation={**_evaluation(files["validation"]), "every": 100},
             **SFT_SETTINGS,
         )
         checkpoint = folder.path / "sft" / "checkpoints" / "last"
