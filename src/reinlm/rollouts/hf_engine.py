@@ -315,7 +315,7 @@ class HFEngine:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
         training = [module for module in self._model.modules() if module.training] if self._model.training else []
         for module in training:
-            vars(module)["training"] = False  # nn.Module's own assignment costs a tenth of a small model's step
+            vars(module)["training"] = False  # nn.Module's own assignment is slow, and this happens every step
         autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
         try:
             with torch.no_grad(), autocast:
