@@ -11,6 +11,7 @@ import torch
 from rollout_helpers import EOS, PAD, RAGGED
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from reinlm import rollouts
 from reinlm.config import build
 from reinlm.errors import InputError, RunError
 from reinlm.records import Prompt, RolloutGroup
@@ -188,3 +189,9 @@ def test_samples_that_cannot_be_trained_on_are_refused(changes: dict[str, float]
 def test_collection_needs_no_torch_to_be_imported() -> None:
     code = "import sys, reinlm.rollouts.collect; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_package_offers_the_engine_and_names_what_it_lacks() -> None:
+    assert rollouts.HFEngine is HFEngine
+    with pytest.raises(AttributeError, match=r"reinlm\.rollouts.*'VllmEngine'"):
+        _ = rollouts.VllmEngine

@@ -213,7 +213,7 @@ def test_columns_that_only_a_finished_prompt_needed_are_shed(
     engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=max_batch)
     run(engine, [long, *requests(Sampling(max_new_tokens=6), prompts=[(5, 6, 7)], samples=3)])
     assert widths[:3] == [30, 31, 32]
-    assert max(widths[3:]) == 3 + 5
+    assert max(widths[4:]) <= 3 + 6  # a dead row goes at the next joining, so its columns may stay one pass longer
 
 
 def test_a_full_batch_waits_for_an_eighth_of_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -315,11 +315,11 @@ class HFEngine:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
         training = [module for module in self._model.modules() if module.training] if self._model.training else []
         for module in training:
-            module.training = False
+            vars(module)["training"] = False  # nn.Module's own assignment is slow, and this happens every step
         autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
         try:
             with torch.no_grad(), autocast:
                 yield
         finally:
             for module in training:
-                module.training = True
+                vars(module)["training"] = True
