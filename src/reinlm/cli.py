@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -281,6 +282,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 2 something to mend (one line on standard error), 130 interrupted."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = app(args=words, standalone_mode=False)
         _leave(code if isinstance(code, int) else 0)
@@ -297,7 +299,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort) as error:
         if debug:
             raise
-        _complain(str(error) or "interrupted", None, label="")
+        said = error if isinstance(error, KeyboardInterrupt) else error.__cause__ or error.__context__
+        _complain(str(said or "") or "interrupted", None, label="")
         _leave(130)
 
 

@@ -9,7 +9,7 @@ from reinlm.data.columns import content_column, messages_column, text_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import drop_long, typed_rows
 from reinlm.data.prompts import UNKNOWN_CHARACTERS, PromptShaper
-from reinlm.data.rendering import Renderer
+from reinlm.data.rendering import Renderer, Untokenizable
 from reinlm.data.rows import BadRow, BadRows, Loaded, Row
 from reinlm.data.sources import describe
 from reinlm.errors import InputError
@@ -63,6 +63,8 @@ def load_examples(
             examples += _examples(row, names, shaper, renderer)
         except BadRow as bad:
             bad_rows.add(bad)
+        except Untokenizable as text:
+            bad_rows.add(text.in_row(row))
     bad_rows.require_some(examples, source)
     skipped = dict(bad_rows.counts)
     if max_tokens is not None:

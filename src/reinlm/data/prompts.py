@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reinlm.data.columns import Template, content_column, messages_column, require_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import drop_long, typed_rows
-from reinlm.data.rendering import Renderer
+from reinlm.data.rendering import Renderer, Untokenizable
 from reinlm.data.rows import BadRow, BadRows, Loaded, Row
 from reinlm.data.sources import describe
 from reinlm.errors import InputError
@@ -46,6 +46,8 @@ def load_prompts(
             prompts.append(_prompt(row, names[0], shaper, renderer))
         except BadRow as bad:
             bad_rows.add(bad)
+        except Untokenizable as text:
+            bad_rows.add(text.in_row(row))
     bad_rows.require_some(prompts, source)
     skipped = dict(bad_rows.counts)
     if max_prompt_tokens is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from reinlm.data.rows import BadRow, one_line
+from reinlm.data.rows import BadRow, Row, one_line
 from reinlm.errors import InputError
 from reinlm.records import Message
 
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MARK = "@@reinlm@@"  # stands in for an answer, to see what a chat template writes after it
+
+
+class Untokenizable(Exception):  # noqa: N818 - becomes a verdict on the row that holds the text
+    """A text that the tokenizer cannot read: it holds a character outside an alphabet without an unknown token."""
+
+    def __init__(self, text: str, message: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+    def in_row(self, row: Row) -> BadRow:
+        """The verdict on the row: the column that holds the text is named where one does."""
+        names = [name for name, value in row.columns.items() if isinstance(value, str) and value and value in self.text]
+        place = f"column {names[0]!r}" if names else "the row"
+        return BadRow(
+            row.where, f"{place} cannot be tokenized", f": {self}", hint="a character is unknown to the tokenizer"
+        )
 
 
 class Renderer:
@@ -140,4 +156,7 @@ class Renderer:
         return list(self._tokens(text))
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        try:
+            return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        except Exception as error:  # the tokenizers library raises nothing narrower
+            raise Untokenizable(text, str(error)) from error

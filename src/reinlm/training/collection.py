@@ -189,4 +189,4 @@ def _mean(values: Sequence[float]) -> float:
 
 def _std(values: Sequence[float]) -> float:
     mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return math.hypot(*(value - mean for value in values)) / math.sqrt(len(values))

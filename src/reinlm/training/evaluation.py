@@ -116,7 +116,7 @@ def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
     n = min(max(effective, prompts), total)
     center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return max(center - half, 0.0), min(center + half, 1.0)
+    return (center - half if p > 0.0 else 0.0), (center + half if p < 1.0 else 1.0)
 
 
 def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:

@@ -80,7 +80,9 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            (self._bar.console if self._bar else self.console).print(text, markup=False, highlight=False)
+            (self._bar.console if self._bar else self.console).print(
+                text, markup=False, highlight=False, soft_wrap=True
+            )
 
     def _figures(self, metrics: Mapping[str, float]) -> str:
         shown = [
