@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +29,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+class _Stopped(Exception):  # noqa: N818 - Ctrl-C is no error
+    """Ctrl-C, as an exception that typer does not turn into a bare exit code."""
+
+
+def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(verb)
+    def call(*arguments: Any, **options: Any) -> None:
+        try:
+            verb(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise _Stopped(str(error) or "interrupted") from error
+
+    return call
+
 
 Arguments = Annotated[
     list[str] | None,
@@ -63,6 +81,7 @@ def root(
 
 
 @app.command()
+@_interruptible
 def quickstart(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")] = Path("runs/quickstart"),
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
@@ -77,6 +96,7 @@ def quickstart(
 
 
 @app.command()
+@_interruptible
 def sft(
     arguments: Arguments = None,
     model: Model = None,
@@ -99,6 +119,7 @@ def sft(
 
 
 @app.command()
+@_interruptible
 def rl(
     arguments: Arguments = None,
     model: Model = None,
@@ -133,6 +154,7 @@ def rl(
 
 
 @app.command("eval")
+@_interruptible
 def evaluate(
     arguments: Arguments = None,
     model: Model = None,
@@ -160,6 +182,7 @@ def evaluate(
 
 
 @app.command()
+@_interruptible
 def generate(
     arguments: Arguments = None,
     model: Model = None,
@@ -296,11 +319,10 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _complain(error.message, error.hint)
         _leave(2)
-    except (KeyboardInterrupt, typer.Abort) as error:
+    except _Stopped as error:
         if debug:
             raise
-        said = error if isinstance(error, KeyboardInterrupt) else error.__cause__ or error.__context__
-        _complain(str(said or "") or "interrupted", None, label="")
+        _complain(str(error), None, label="")
         _leave(130)
 
 
