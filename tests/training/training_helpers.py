@@ -6,11 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import reinlm
+from reinlm.algorithms import Algorithm
+from reinlm.config import build
+from reinlm.data import DataConfig, load_prompts
 from reinlm.models import Policy, character_tokenizer, load_policy, save_policy, tiny_model
+from reinlm.records import Rollout
+from reinlm.rewards import build_rewards
 from reinlm.runs import read_metrics, without_clocks
+from reinlm.training.config import RLConfig
+from reinlm.training.rl import RL
 
 ALPHABET = "0123456789+="
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
@@ -85,3 +93,53 @@ def gradient(model: torch.nn.Module) -> torch.Tensor:
     flat = torch.cat([part.flatten().double() for part in parts])
     model.zero_grad(set_to_none=True)
     return flat
+
+
+def rl_task(policy: Policy, algorithm: Algorithm, *, reward: Any = None, reference: Any = None, **changes: Any) -> RL:
+    """The task of `reinlm rl` without its run folder, for looking inside one step."""
+    settings = rl_settings(**changes) | {"model": "tiny", "data": "none"}
+    config = build(RLConfig, settings)
+    prompts = load_prompts(DataConfig(path=ROWS), policy.tokenizer, max_prompt_tokens=None).items
+    rewards = build_rewards(reward or config.reward, time_limit=None)
+    return RL(config, algorithm, policy, reference, prompts, {}, rewards)
+
+
+def naive_loss(
+    model: Any,
+    rollouts: list[Rollout],
+    advantages: list[float],
+    *,
+    temperature: float = 1.0,
+    reference: Any = None,
+    beta: float = 0.0,
+    token_mean: bool = False,
+) -> torch.Tensor:
+    """GRPO on its own samples as the papers write it: whole logits, log_softmax, plain means, one answer at a time.
+
+    sequence mean: 1/N Σ_i 1/|o_i| Σ_t (ratio_t A_i - β k3_t); token mean: Σ_it (…) / Σ_i |o_i|.
+    """
+    terms, lengths = [], []
+    for rollout, advantage in zip(rollouts, advantages, strict=True):
+        (segment,) = rollout.segments
+        ids = torch.tensor([segment.token_ids])
+        start = len(segment.token_ids) - rollout.length
+
+        def logprobs(net: Any, ids: torch.Tensor = ids, start: int = start) -> torch.Tensor:
+            table = torch.log_softmax(net(ids).logits[0].float() / temperature, dim=-1)
+            return table[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
+
+        ours = logprobs(model)
+        gain = (ours - ours.detach()).exp() * advantage
+        if reference is not None:
+            with torch.no_grad():
+                theirs = logprobs(reference)
+            gain = gain - beta * ((theirs - ours).exp() - (theirs - ours) - 1)
+        terms.append(gain.sum() if token_mean else gain.mean())
+        lengths.append(rollout.length)
+    return -sum(terms) / (sum(lengths) if token_mean else len(terms))
+
+
+def z_scores(rewards: list[float]) -> list[float]:
+    """(R - mean) / (std + 1e-6), of a group."""
+    values = np.array(rewards, dtype=np.float64)
+    return list((values - values.mean()) / (values.std() + 1e-6))
