@@ -104,7 +104,8 @@ class Collector:
         return Collected(kept, sampled, shaping, metrics, nothing)
 
     def _shape(self, groups: Sequence[ScoredGroup]) -> list[float]:
-        lengths = torch.tensor([rollout.length for group in groups for rollout in group.group.rollouts])
+        counts = [rollout.length for group in groups for rollout in group.group.rollouts]
+        lengths = torch.tensor(counts, dtype=torch.long)
         added = torch.zeros(len(lengths), dtype=torch.float64)
         for shaper in self.algorithm.shapers:
             added = added + shaper(lengths, self.config.max_new_tokens)

@@ -191,10 +191,11 @@ class RL:
     def _logprobs(self, model: torch.nn.Module, batch: TrainBatch) -> Tensor:
         """Log-probabilities of every scored token of the batch, on the CPU."""
         model.eval()
-        logprobs = torch.zeros(batch.layout.tokens)
+        double = self.policy.model.dtype == torch.float64
+        logprobs = torch.zeros(batch.layout.tokens, dtype=torch.float64 if double else torch.float32)
         for rows in self._micro_batches(batch, range(len(batch.sequences))):
             _, tokens = batch.layout.select(torch.tensor(rows))
-            logprobs[tokens] = self._score(model, batch, rows).logprobs.float().cpu()
+            logprobs[tokens] = self._score(model, batch, rows).logprobs.to("cpu", logprobs.dtype)
         return logprobs
 
     def _reference_logprobs(self, batch: TrainBatch) -> Tensor:

@@ -1,0 +1,379 @@
+"""One step of reinforcement learning, looked at from inside and against formulas worked out by hand."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_helpers import (
+    HELD_OUT,
+    ROWS,
+    gradient,
+    jsonl,
+    metrics,
+    naive_loss,
+    pair,
+    rl_settings,
+    rl_task,
+    run_rl,
+    saved_model,
+    tiny_policy,
+    weights,
+    z_scores,
+)
+
+import reinlm
+from reinlm.algorithms import algorithm
+from reinlm.config import dump_yaml
+from reinlm.records import train_batch
+from reinlm.training.collection import Collected
+from reinlm.training.rl import RL, frozen_copy
+
+
+class Watched:
+    """A task whose gradients and collected batches are kept, and whose weights stay where they are."""
+
+    def __init__(self, task: RL) -> None:
+        self.task = task
+        self.gradients: list[torch.Tensor] = []
+        self.collected: list[Collected] = []
+        self.scored: list[Any] = []
+        collect, logprobs = task.collector.collect, task._logprobs
+        task.collector.collect = lambda *given: self.collected.append(collect(*given)) or self.collected[-1]  # type: ignore[method-assign]
+        task._logprobs = lambda model, batch: self.scored.append(model) or logprobs(model, batch)  # type: ignore[method-assign]
+        task.optimizer.step = self._step  # type: ignore[method-assign]
+
+    def _step(self, loss: float, last_good: str) -> dict[str, float]:
+        self.gradients.append(gradient(self.task.policy.model))
+        return {}
+
+
+def even(completions: list[str], **_: Any) -> list[float]:
+    """Digits that are even, as a share: rewards of many sizes."""
+    return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_one_on_policy_update_of_grpo_is_the_papers_formula(temperature: float) -> None:
+    policy, reference = tiny_policy(seed=1), tiny_policy(seed=2).model
+    task = rl_task(
+        policy, algorithm("grpo"), reward=even, reference=reference, rollout={"temperature": temperature}
+    )
+    watched = Watched(task)
+    task.step(1)
+    (kept,) = [one.kept for one in watched.collected]
+    advantages = [a for group in kept for a in z_scores([r for r in group.rewards if r is not None])]
+    rollouts = [rollout for group in kept for rollout in group.group.rollouts]
+    loss = naive_loss(policy.model, rollouts, advantages, temperature=temperature, reference=reference, beta=0.04)
+    loss.backward()
+    assert len(rollouts) == 16
+    assert relative(watched.gradients[0], gradient(policy.model)) < 1e-5
+
+
+def test_one_on_policy_update_of_dapo_is_a_mean_over_tokens() -> None:
+    policy = tiny_policy(seed=1)
+    task = rl_task(policy, algorithm("dapo", filters=[]), reward=even)
+    watched = Watched(task)
+    task.step(1)
+    (kept,) = [one.kept for one in watched.collected]
+    rollouts = [rollout for group in kept for rollout in group.group.rollouts]
+    overlong = [-1.0 if rollout.length == 4 else 0.0 for rollout in rollouts]  # the last fifth of 4 tokens is the fourth
+    advantages = []
+    for number, group in enumerate(kept):
+        shaped = [reward + overlong[4 * number + i] for i, reward in enumerate(group.rewards) if reward is not None]
+        advantages += z_scores(shaped)
+    naive_loss(policy.model, rollouts, advantages, token_mean=True).backward()
+    assert len({rollout.length for rollout in rollouts}) > 1
+    assert relative(watched.gradients[0], gradient(policy.model)) < 1e-5
+
+
+def test_an_answer_without_reward_is_in_no_statistic_and_no_gradient() -> None:
+    calls: list[int] = []
+
+    def every_third_none(completions: list[str], **_: Any) -> list[float | None]:
+        calls.append(len(completions))
+        return [None if i % 3 == 0 else even([text])[0] for i, text in enumerate(completions)]
+
+    policy = tiny_policy(seed=1)
+    task = rl_task(policy, algorithm("grpo", kl=None), reward=every_third_none)
+    watched = Watched(task)
+    logged = task.step(1)
+    (kept,) = [one.kept for one in watched.collected]
+    rollouts, advantages, given = [], [], []
+    for group in kept:
+        known = [(rollout, r) for rollout, r in zip(group.group.rollouts, group.rewards, strict=True) if r is not None]
+        rollouts += [rollout for rollout, _ in known]
+        advantages += z_scores([reward for _, reward in known])
+        given += [reward for _, reward in known]
+    assert (sum(calls), len(rollouts)) == (16, 10)
+    naive_loss(policy.model, rollouts, advantages).backward()
+    assert relative(watched.gradients[0], gradient(policy.model)) < 1e-5
+    assert logged["reward"] == pytest.approx(np.mean(given), abs=1e-12)
+    assert math.isfinite(logged["advantage/std"])
+
+
+def test_step_rewards_reach_the_tokens_up_to_their_step(tmp_path: Path) -> None:
+    def first_token(completion_ids: list[list[int]], **_: Any) -> list[Any]:
+        return [reinlm.StepRewards([(0, float(ids[0])), (len(ids) - 1, 1.0)]) for ids in completion_ids]
+
+    task = rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=first_token)
+    watched = Watched(task)
+    task.step(1)
+    (kept,) = [one.kept for one in watched.collected]
+    batch = train_batch(kept)
+    found = algorithm("grpo").advantage(batch.feedback)
+    start = 0
+    for group in kept:
+        rollouts = group.group.rollouts
+        steps = z_scores([v for r in rollouts for v in (float(r.segments[0].chosen_ids[0]), 1.0)])
+        for index, rollout in enumerate(rollouts):
+            opening, closing = steps[2 * index], steps[2 * index + 1]
+            expected = [opening + closing] + [closing] * (rollout.length - 1)
+            assert found[start : start + rollout.length].tolist() == pytest.approx(expected, abs=1e-9)
+            start += rollout.length
+    assert float(watched.gradients[0].norm()) > 0
+
+
+# ------------------------------------------------------------------------------------------------ who scores what, when
+
+
+def test_old_logprobs_are_scored_only_where_a_batch_is_used_more_than_once() -> None:
+    plain = algorithm("grpo", kl=None)
+    for training, expected in (({}, 0), ({"minibatches": 2}, 1), ({"passes": 2}, 1), ({"minibatches": 2, "passes": 3}, 1)):
+        watched = Watched(rl_task(tiny_policy(), plain, reward=even, training=training))
+        watched.task.step(1)
+        assert len(watched.scored) == expected
+        assert len(watched.gradients) == training.get("minibatches", 1) * training.get("passes", 1)
+
+
+def test_the_ratio_of_later_updates_is_against_the_weights_before_the_first(tmp_path: Path) -> None:
+    result = run_rl(tmp_path / "run", training={"steps": 2, "passes": 3}, optimizer={"learning_rate": 2e-2})
+    single = run_rl(tmp_path / "single", training={"steps": 2}, optimizer={"learning_rate": 2e-2})
+    moved = metrics(result.folder)[0]
+    assert moved["approx_kl"] > 1e-4
+    assert moved["ratio/max"] > 1.05
+    assert metrics(single.folder)[0]["ratio/max"] == 1.0
+    assert metrics(single.folder)[0]["approx_kl"] == 0.0
+
+
+def test_tokens_are_stamped_with_the_number_of_updates_before_them() -> None:
+    task = rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=even, training={"minibatches": 2})
+    watched = Watched(task)
+    for step in (1, 2, 3):
+        task.step(step)
+    versions = [{v for g in one.sampled for r in g.group.rollouts for v in r.segments[0].versions} for one in watched.collected]
+    assert versions == [{0}, {2}, {4}]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_reference_stays_while_the_policy_moves(lora: bool, tmp_path: Path) -> None:
+    from reinlm.models import LoraConfig, ModelConfig, load_policy
+
+    path = str(saved_model(tmp_path / "model"))
+    policy = load_policy(ModelConfig(path=path, lora=LoraConfig(rank=4) if lora else None))
+    reference = frozen_copy(policy)
+    assert (reference is None) == lora
+    task = rl_task(policy, algorithm("grpo"), reward=even, reference=reference, optimizer={"learning_rate": 2e-2})
+    watched = Watched(rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=even))
+    watched.task.step(1)
+    batch = train_batch(watched.collected[0].kept)
+    before_ref, before = task._reference_logprobs(batch), task._logprobs(policy.model, batch)
+    kl = [task.step(step)["kl"] for step in (1, 2, 3)]
+    assert torch.equal(before_ref, before)
+    assert torch.equal(task._reference_logprobs(batch), before_ref)
+    assert float((task._logprobs(policy.model, batch) - before).abs().max()) > 0.01
+    assert kl[0] == pytest.approx(0.0, abs=1e-9)
+    assert kl[2] > 1e-5
+
+
+def test_sampler_and_trainer_agree_on_every_log_probability(tmp_path: Path) -> None:
+    result = run_rl(tmp_path / "run", rollout={"temperature": 0.8})
+    for record in metrics(result.folder):
+        assert 0 <= record["sampling/logprob_difference/max"] < 1e-4
+
+
+# ------------------------------------------------------------------------------------------------ which data reach it
+
+
+def test_dynamic_sampling_fills_the_batch_with_mixed_groups(tmp_path: Path) -> None:
+    def mixed_for_some(prompts: list[str], **_: Any) -> list[float]:
+        return [float(i % 2) if prompt[0] in "01" else 1.0 for i, prompt in enumerate(prompts)]
+
+    task = rl_task(tiny_policy(), algorithm("dapo"), reward=mixed_for_some)
+    watched = Watched(task)
+    logged = task.step(1)
+    (one,) = watched.collected
+    assert len(one.kept) == 4
+    assert all(group.group.prompt.content[0] in "01" for group in one.kept)
+    assert logged["groups/attempts"] > 1
+    assert logged["groups/dropped"] == len(one.sampled) - 4 > 0
+    assert logged["samples"] == 4 * len(one.sampled)
+    assert logged["reward"] == pytest.approx(np.mean([r for g in one.sampled for r in g.rewards]))
+
+
+def test_a_run_with_nothing_left_to_learn_ends_and_says_why(tmp_path: Path) -> None:
+    recipe = rl_settings(
+        model=str(saved_model(tmp_path / "model")),
+        data=str(jsonl(tmp_path / "train.jsonl", ROWS)),
+        reward={"functions": {"name": "regex", "pattern": ""}, "time_limit": None},
+        algorithm="dapo",
+    )
+    (tmp_path / "rl.yaml").write_text(dump_yaml(recipe))
+    from reinlm.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["rl", str(tmp_path / "rl.yaml"), "--output", str(tmp_path / "run"), "--quiet"])
+    assert ended.value.code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 1
+    assert summary["stopped"] == "dapo kept none of 32 groups in 8 attempts: nothing to learn from"
+    assert (tmp_path / "run" / "checkpoints" / "step_1" / "model.safetensors").is_file()
+
+
+def test_the_overlong_penalty_reaches_the_advantages(tmp_path: Path) -> None:
+    result = run_rl(
+        tmp_path / "run",
+        reward={"functions": {"name": "regex", "pattern": ""}},
+        algorithm={"base": "dapo", "filters": [], "shapers": [{"soft_overlong": {"cache": 2}}]},
+        training={"steps": 1},
+    )
+    rows = [json.loads(line) for line in (result.folder / "rollouts" / "step_1.jsonl").read_text().splitlines()]
+    penalty = {1: 0.0, 2: 0.0, 3: -0.5, 4: -1.0}
+    for group in range(4):
+        members = [row for row in rows if row["group"] == group]
+        expected = z_scores([1.0 + penalty[row["length"]] for row in members])
+        assert [row["advantage"] for row in members] == pytest.approx(expected, abs=1e-9)
+        assert {row["reward"] for row in members} == {1.0}
+    shaping = metrics(result.folder)[0]["rewards/shaping/mean"]
+    assert shaping == pytest.approx(np.mean([penalty[row["length"]] for row in rows]))
+
+
+def test_a_batch_may_come_round_the_data_twice(tmp_path: Path) -> None:
+    def never_mixed_but_once(prompts: list[str], trainer_state: Any, **_: Any) -> list[float]:
+        return [float(i % 2) if prompt == ROWS[0]["prompt"] else 0.0 for i, prompt in enumerate(prompts)]
+
+    task = rl_task(
+        tiny_policy(),
+        algorithm("dapo"),
+        reward=never_mixed_but_once,
+        rollout={"batch_size": 8, "max_attempts": 60},
+    )
+    watched = Watched(task)
+    task.step(1)
+    (one,) = watched.collected
+    assert [group.group.prompt.content for group in one.kept] == [ROWS[0]["prompt"]] * 2
+    texts = [[rollout.segments[0].token_ids for rollout in group.group.rollouts] for group in one.kept]
+    assert texts[0] != texts[1]
+
+
+def test_answers_that_all_go_without_a_reward_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(reinlm.RunError, match="step 1: not one of 16 answers got a reward"):
+        run_rl(tmp_path / "run", reward=lambda completions, **_: [None] * len(completions))
+
+
+# ------------------------------------------------------------------------------------------------ how it is computed
+
+
+def test_gradient_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
+    from reinlm.models import ModelConfig, disable_dropout, load_policy
+
+    path = str(saved_model(tmp_path / "model", layers=2))
+    found = []
+    for on in (False, True):
+        policy = load_policy(ModelConfig(path=path, gradient_checkpointing=on))
+        disable_dropout(policy.model)
+        changes: dict[str, Any] = {"model": {"path": path, "gradient_checkpointing": on}}
+        task = rl_task(policy, algorithm("grpo", kl=None), reward=even)
+        task.config = task.config.model_copy(update={"model": ModelConfig(**changes["model"])})
+        watched = Watched(task)
+        task.step(1)
+        found.append(watched.gradients[0])
+        assert policy.model.training == on
+    assert relative(found[1], found[0]) < 1e-6
+
+
+def test_autocast_computes_in_bfloat16_and_stays_finite(tmp_path: Path) -> None:
+    plain = run_rl(tmp_path / "plain", training={"steps": 3})
+    low = run_rl(tmp_path / "low", training={"steps": 3, "autocast": "bfloat16"})
+    records = metrics(low.folder)
+    assert all(math.isfinite(value) for record in records for value in record.values())
+    assert all(record["updates/skipped"] == 0 for record in records)
+    assert metrics(plain.folder)[0]["entropy"] != records[0]["entropy"]
+    assert metrics(plain.folder)[0]["entropy"] == pytest.approx(records[0]["entropy"], abs=0.05)
+    assert low.policy.model.dtype == torch.float32
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> None:
+    policy = tiny_policy()
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def spoil(grad: torch.Tensor) -> torch.Tensor:
+        seen.append(weights(policy.model))
+        return torch.full_like(grad, math.nan) if len(seen) == 2 else grad
+
+    policy.model.model.norm.weight.register_hook(spoil)
+    result = run_rl(tmp_path / "run", model=pair(policy), training={"steps": 4})
+    records = metrics(result.folder)
+    assert [record["updates/skipped"] for record in records] == [0, 1, 1, 1]
+    assert ["grad_norm" in record for record in records] == [True, False, True, True]
+    assert all(torch.equal(value, seen[2][name]) for name, value in seen[1].items())
+    assert any(not torch.equal(value, seen[3][name]) for name, value in seen[2].items())
+
+
+def test_too_many_updates_that_are_not_finite_stop_the_run_and_name_the_last_checkpoint(tmp_path: Path) -> None:
+    policy = tiny_policy()
+    count: list[int] = []
+
+    def spoil(grad: torch.Tensor) -> torch.Tensor:
+        count.append(1)
+        return grad * math.inf if len(count) > 2 else grad
+
+    policy.model.model.norm.weight.register_hook(spoil)
+    with pytest.raises(reinlm.RunError, match="2 updates in a row were not finite") as caught:
+        run_rl(
+            tmp_path / "run",
+            model=pair(policy),
+            training={"steps": 9},
+            optimizer={"max_skipped": 2},
+            run={"save_every": 2},
+        )
+    assert str(tmp_path / "run" / "checkpoints" / "step_2") in str(caught.value.hint)
+
+
+# ------------------------------------------------------------------------------------------------ the same run again
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"training": {"steps": 4, "minibatches": 2}, "run": {"rollouts_every": 1}}
+    changes["evaluation"] = {"data": HELD_OUT, "max_new_tokens": 4}
+    first, second = (run_rl(tmp_path / name, seed=5, **changes) for name in ("first", "second"))
+    other = run_rl(tmp_path / "other", seed=6, **changes)
+    assert metrics(first.folder) == metrics(second.folder)
+    assert all(torch.equal(a, b) for a, b in zip(first.policy.model.parameters(), second.policy.model.parameters(), strict=True))
+    files = [sorted((run.folder / "rollouts").iterdir()) for run in (first, second)]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+    assert metrics(other.folder) != metrics(first.folder)
+
+
+def test_training_moves_a_copy_of_nothing_but_the_given_model(tmp_path: Path) -> None:
+    policy = tiny_policy()
+    before = copy.deepcopy(weights(policy.model))
+    result = run_rl(tmp_path / "run", model=pair(policy))
+    assert result.policy.model is policy.model
+    assert any(not torch.equal(value, before[name]) for name, value in weights(policy.model).items())
+
+
+def test_a_reward_that_can_be_learned_is_learned(tmp_path: Path) -> None:
+    result = run_rl(tmp_path / "run", training={"steps": 40}, rollout={"batch_size": 32})
+    rewards = [record["reward"] for record in metrics(result.folder)]
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.3
