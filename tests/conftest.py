@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import typing
 
 import beartype  # noqa: F401  what must not see TYPE_CHECKING as true is imported before
@@ -25,5 +26,6 @@ if CHECK_SHAPES:
         typing.TYPE_CHECKING = False
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("reinlm")

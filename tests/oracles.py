@@ -61,7 +61,7 @@ def policy_loss(recipe, logprobs, old, advantages, mask, ref=None, rollout=None,
     rows, columns = mask.shape
     weight = token_weights(mask, recipe.weights, groups)
     value, gradient = 0.0, np.zeros((rows, columns))
-    low, high, ratios, moves, kls, gaps = [], [], [], [], [], []
+    low, high, ratios, moves, kls, gaps, trust = [], [], [], [], [], [], []
     for i in range(rows):
         tokens = [t for t in range(columns) if mask[i, t]]
         mean_move = sum(logprobs[i, t] - old[i, t] for t in tokens) / max(len(tokens), 1)
@@ -90,6 +90,7 @@ def policy_loss(recipe, logprobs, old, advantages, mask, ref=None, rollout=None,
                 kls.append(math.exp(ref[i, t] - logprobs[i, t]) - 1 - (ref[i, t] - logprobs[i, t]))
             if rollout is not None:
                 gaps.append(abs(old[i, t] - rollout[i, t]))
+                trust.append(math.exp(old[i, t] - rollout[i, t]))
     if not ratios:
         return 0.0, gradient, {}
     metrics = {
@@ -105,6 +106,8 @@ def policy_loss(recipe, logprobs, old, advantages, mask, ref=None, rollout=None,
     if rollout is not None:
         metrics["sampling/logprob_difference/mean"] = mean(gaps)
         metrics["sampling/logprob_difference/max"] = max(gaps)
+        metrics["sampling/importance_ratio/mean"] = mean(trust)
+        metrics["sampling/importance_ratio/max"] = max(trust)
     return value, gradient, metrics
 
 

@@ -66,9 +66,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_one_on_policy_update_of_grpo_is_the_papers_formula(temperature: float) -> None:
     policy, reference = tiny_policy(seed=1), tiny_policy(seed=2).model
-    task = rl_task(
-        policy, algorithm("grpo"), reward=even, reference=reference, rollout={"temperature": temperature}
-    )
+    task = rl_task(policy, algorithm("grpo"), reward=even, reference=reference, rollout={"temperature": temperature})
     watched = Watched(task)
     task.step(1)
     (kept,) = [one.kept for one in watched.collected]
@@ -87,7 +85,9 @@ def test_one_on_policy_update_of_dapo_is_a_mean_over_tokens() -> None:
     task.step(1)
     (kept,) = [one.kept for one in watched.collected]
     rollouts = [rollout for group in kept for rollout in group.group.rollouts]
-    overlong = [-1.0 if rollout.length == 4 else 0.0 for rollout in rollouts]  # the last fifth of 4 tokens is the fourth
+    overlong = [
+        -1.0 if rollout.length == 4 else 0.0 for rollout in rollouts
+    ]  # the last fifth of 4 tokens is the fourth
     advantages = []
     for number, group in enumerate(kept):
         shaped = [reward + overlong[4 * number + i] for i, reward in enumerate(group.rewards) if reward is not None]
@@ -149,7 +149,12 @@ def test_step_rewards_reach_the_tokens_up_to_their_step(tmp_path: Path) -> None:
 
 def test_old_logprobs_are_scored_only_where_a_batch_is_used_more_than_once() -> None:
     plain = algorithm("grpo", kl=None)
-    for training, expected in (({}, 0), ({"minibatches": 2}, 1), ({"passes": 2}, 1), ({"minibatches": 2, "passes": 3}, 1)):
+    for training, expected in (
+        ({}, 0),
+        ({"minibatches": 2}, 1),
+        ({"passes": 2}, 1),
+        ({"minibatches": 2, "passes": 3}, 1),
+    ):
         watched = Watched(rl_task(tiny_policy(), plain, reward=even, training=training))
         watched.task.step(1)
         assert len(watched.scored) == expected
@@ -171,7 +176,9 @@ def test_tokens_are_stamped_with_the_number_of_updates_before_them() -> None:
     watched = Watched(task)
     for step in (1, 2, 3):
         task.step(step)
-    versions = [{v for g in one.sampled for r in g.group.rollouts for v in r.segments[0].versions} for one in watched.collected]
+    versions = [
+        {v for g in one.sampled for r in g.group.rollouts for v in r.segments[0].versions} for one in watched.collected
+    ]
     assert versions == [{0}, {2}, {4}]
 
 
@@ -359,7 +366,10 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     first, second = (run_rl(tmp_path / name, seed=5, **changes) for name in ("first", "second"))
     other = run_rl(tmp_path / "other", seed=6, **changes)
     assert metrics(first.folder) == metrics(second.folder)
-    assert all(torch.equal(a, b) for a, b in zip(first.policy.model.parameters(), second.policy.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first.policy.model.parameters(), second.policy.model.parameters(), strict=True)
+    )
     files = [sorted((run.folder / "rollouts").iterdir()) for run in (first, second)]
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
     assert metrics(other.folder) != metrics(first.folder)

@@ -30,7 +30,7 @@ from reinlm.objectives import (
     k3,
     token_mean,
 )
-from reinlm.objectives.ratios import precise, token_log_ratio
+from reinlm.objectives.ratios import exponent, precise, token_log_ratio
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -182,8 +182,11 @@ def _measure(logprobs: Tensor, log_ratio: Tensor, gated: Gated, signals: Signals
         sums["kl"] = (k3(logprobs, signals.ref_logprobs).sum(), count)
     old = logprobs if signals.old_logprobs is None else signals.old_logprobs
     if signals.rollout_logprobs is not None:
-        difference = (old - signals.rollout_logprobs).abs()
-        sums["sampling/logprob_difference/mean"] = (difference.sum(), count)
+        difference = old - signals.rollout_logprobs
+        importance = exponent(difference).exp()
+        sums["sampling/logprob_difference/mean"] = (difference.abs().sum(), count)
+        sums["sampling/importance_ratio/mean"] = (importance.sum(), count)
         if difference.numel():
-            maxima["sampling/logprob_difference/max"] = difference.max()
+            maxima["sampling/logprob_difference/max"] = difference.abs().max()
+            maxima["sampling/importance_ratio/max"] = importance.max()
     return Metrics(sums, maxima)

@@ -36,6 +36,8 @@ class Scores:
     """[N] log-probability of each scored token at the sampling temperature; float32, or float64 of a float64 model."""
     entropy: Tensor | None
     """[N] entropy in nats of the distribution that each was drawn from, at the same temperature."""
+    likeliest: Tensor | None = None
+    """[N] bool: whether each was a token of the highest probability. Measured together with the entropy."""
 
 
 def score(
@@ -92,8 +94,10 @@ def score(
     if torch.is_grad_enabled():
         measure = partial(checkpoint, measure, use_reentrant=False, preserve_rng_state=model.training)
     chunks = [measure(h, t) for h, t in zip(scored.split(size), targets.split(size), strict=True)]
-    logprobs, entropies = zip(*chunks, strict=True)
-    return Scores(torch.cat(logprobs), torch.cat(entropies) if entropy else None)
+    logprobs, entropies, likeliest = zip(*chunks, strict=True)
+    if not entropy:
+        return Scores(torch.cat(logprobs), None)
+    return Scores(torch.cat(logprobs), torch.cat(entropies), torch.cat(likeliest))
 
 
 def micro_batches(lengths: Sequence[int], budget_tokens: int, packing: Packing = "pad") -> list[list[int]]:
@@ -123,18 +127,18 @@ def micro_batches(lengths: Sequence[int], budget_tokens: int, packing: Packing =
 
 def _measure(
     split: Split, hidden: Tensor, targets: Tensor, *, temperature: float, entropy: Entropy
-) -> tuple[Tensor, Tensor | None]:
-    """One chunk: hidden states [C, H] and tokens [C] to log-probabilities [C] and entropies [C]."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """One chunk: hidden states [C, H] and tokens [C] to log-probabilities, entropies and first choices [C]."""
     logits = split.logits(hidden)
     logprobs = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
     chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
     if not entropy:
-        return chosen, None
+        return chosen, None, None
     # After `chosen`, so that the backward pass, which runs the chunk again up to the last tensor that it needs, skips
     # an entropy without gradient. The clamp keeps tokens of probability 0 from making 0 · inf.
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "grad"):
         finite = logprobs.clamp_min(torch.finfo(logprobs.dtype).min)
-        return chosen, -(logprobs.exp() * finite).sum(-1)
+        return chosen, -(logprobs.exp() * finite).sum(-1), chosen.detach() >= logprobs.detach().amax(-1)
 
 
 @dataclass(frozen=True)

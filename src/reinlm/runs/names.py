@@ -50,7 +50,6 @@ METRICS: dict[str, MetricInfo] = {
         "nats", "mean |trainer − sampler| log-probability of sampled tokens"
     ),
     "sampling/logprob_difference/max": MetricInfo("nats", "largest |trainer − sampler| log-probability of any token"),
-    "sampling/importance_ratio/min": MetricInfo("ratio", "smallest trainer-to-sampler probability ratio"),
     "sampling/importance_ratio/mean": MetricInfo("ratio", "mean trainer-to-sampler probability ratio"),
     "sampling/importance_ratio/max": MetricInfo("ratio", "largest trainer-to-sampler probability ratio"),
     "advantage/std": MetricInfo("reward or none", "standard deviation of the advantages over the scored tokens"),
@@ -79,6 +78,11 @@ METRICS: dict[str, MetricInfo] = {
     "eval/{set}/reward": MetricInfo("reward", "mean weighted reward of the held-out answers"),
     "eval/{set}/rewards/{name}": MetricInfo("reward", "mean of this reward function over the held-out answers"),
     "eval/{set}/clipped_ratio": MetricInfo("fraction", "held-out answers that the length limit cut off"),
+    "eval/{set}/failed": MetricInfo("answers", "held-out answers that a reward function failed on"),
+    "eval/{set}/entropy": MetricInfo("nats per token", "mean entropy on held-out demonstrations"),
+    "eval/{set}/mean_token_accuracy": MetricInfo(
+        "fraction", "held-out demonstrations' tokens that were the first choice"
+    ),
     "eval/{set}/mean_length": MetricInfo("tokens", "mean length of the held-out answers"),
     "eval/{set}/loss": MetricInfo("nats per token", "cross-entropy of held-out demonstrations"),
 }

@@ -124,7 +124,9 @@ class SFT:
             if train:
                 (-scores.logprobs.sum() / total).backward()
             assert scores.entropy is not None
+            assert scores.likeliest is not None
             count = scores.logprobs.numel()
+            sums.add("mean_token_accuracy", scores.likeliest.sum(), count)
             sums.add("loss", -scores.logprobs.detach().sum(), count)
             sums.add("entropy", scores.entropy.sum(), count)
         return sums
