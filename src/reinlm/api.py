@@ -163,7 +163,13 @@ def _resumed(recipe: Any, sections: Mapping[str, Any]) -> Any:
     tree = _read(recipe)
     output = (sections.get("run") or tree.get("run") or {}).get("output")
     saved = Path(output) / "config.yaml" if output else None
-    return merge(read_recipe(saved), tree) if saved is not None and saved.is_file() else tree
+    if saved is None or not saved.is_file():
+        return tree
+    old = read_recipe(saved)
+    reward = sections.get("reward", tree.get("reward"))
+    if isinstance(reward, Mapping) and not reward.keys() <= (old.get("reward") or {}).keys():
+        del old["reward"]  # one function, such as {"name": "regex", "pattern": "#"}, stands for the whole section
+    return merge(old, tree)
 
 
 def _read(recipe: Any) -> dict[str, Any]:

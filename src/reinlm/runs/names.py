@@ -60,7 +60,7 @@ METRICS: dict[str, MetricInfo] = {
     "learning_rate": MetricInfo("none", "learning rate of the update"),
     "epoch": MetricInfo("epochs", "passes over the training data so far"),
     "num_tokens": MetricInfo("tokens", "tokens trained on since the start"),
-    "samples": MetricInfo("samples", "samples trained on in this step"),
+    "samples": MetricInfo("samples", "answers sampled in this step, dropped groups included"),
     "step_time": MetricInfo("s", "wall clock of the whole step"),
     "time": MetricInfo("s since 1970", "when the step was logged"),
     "time/rollout": MetricInfo("s", "sampling answers"),
@@ -84,7 +84,9 @@ METRICS: dict[str, MetricInfo] = {
         "fraction", "held-out demonstrations' tokens that were the first choice"
     ),
     "eval/{set}/mean_length": MetricInfo("tokens", "mean length of the held-out answers"),
+    "eval/{set}/failed": MetricInfo("samples", "held-out answers left out because a reward function failed"),
     "eval/{set}/loss": MetricInfo("nats per token", "cross-entropy of held-out demonstrations"),
+    "eval/{set}/entropy": MetricInfo("nats per token", "entropy of the model at the tokens of held-out demonstrations"),
 }
 
 CLOCKS = frozenset({"time", "step_time", "tokens_per_second", "samples_per_second"})

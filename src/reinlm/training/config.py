@@ -163,6 +163,17 @@ class VerbConfig(Config):
     def _path(cls, value: Any) -> Any:
         return as_path(value)
 
+    @model_validator(mode="after")
+    def _early_stop_has_evaluations(self) -> VerbConfig:
+        for name in ("stop_at", "patience"):
+            given = getattr(self.evaluation, name)
+            if given is not None and not (self.evaluation.data and self.evaluation.every):
+                raise ValueError(
+                    f"evaluation.{name} {given} has no effect without evaluations during the run: "
+                    "set evaluation.data and evaluation.every"
+                )
+        return self
+
 
 class SFTConfig(VerbConfig):
     """`reinlm sft`: imitate completions."""
@@ -178,6 +189,12 @@ class SFTConfig(VerbConfig):
     @classmethod
     def _functions(cls, value: Any) -> Any:
         return _reward(value)
+
+    @model_validator(mode="after")
+    def _accuracy_has_a_reward(self) -> SFTConfig:
+        if self.evaluation.stop_at is not None and self.reward is None:
+            raise ValueError("evaluation.stop_at compares an accuracy, and there is none without a reward: set reward")
+        return self
 
 
 class RLConfig(VerbConfig):
@@ -228,6 +245,14 @@ class EvalConfig(Config):
     @classmethod
     def _path(cls, value: Any) -> Any:
         return as_path(value)
+
+    @field_validator("evaluation")
+    @classmethod
+    def _nothing_of_a_run(cls, value: EvaluationConfig) -> EvaluationConfig:
+        for name in ("data", "every", "stop_at", "patience"):
+            if getattr(value, name):
+                raise ValueError(f"{name} belongs to training; eval scores the set in `data`, once")
+        return value
 
     @field_validator("reward", mode="before")
     @classmethod

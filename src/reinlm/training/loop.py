@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import threading
@@ -79,6 +80,8 @@ class Loop:
         self.seconds = 0.0
         self.best: float | None = None
         self.since_best = 0
+        self.latest: float | None = None
+        """What the evaluation after the step just made found; None where there was none."""
         self.stopped: str | None = None
         self._interrupted = False
         self._checkpoint_seconds = 0.0
@@ -103,6 +106,7 @@ class Loop:
 
     def _step(self, step: int) -> None:
         started = time.perf_counter()
+        self.latest = None
         metrics = self.task.step(step)
         self.done = step
         self.stopped = self.task.stop_reason
@@ -136,7 +140,10 @@ class Loop:
 
     def _judge(self, found: Mapping[str, float], step: int) -> None:
         """Early stop, from the first set's accuracy, or loss where nothing is sampled."""
-        value = next(value for name, value in found.items() if name.endswith(("/accuracy", "/loss", "/reward")))
+        judged = "/accuracy" if self.metric_mode == "max" else "/loss"
+        value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
+        if math.isnan(value):  # not one verdict, or a model that is no good: nothing to compare
+            return
         better = self.best is None or (value > self.best if self.metric_mode == "max" else value < self.best)
         self.best, self.since_best = (value, 0) if better else (self.best, self.since_best + 1)
         self.latest = value
@@ -145,8 +152,6 @@ class Loop:
             self.stopped = self.stopped or f"evaluation reached {value:.3f}, at least stop_at={settings.stop_at}"
         if step and settings.patience is not None and self.since_best >= settings.patience:
             self.stopped = self.stopped or f"{self.since_best} evaluations without a better one (patience)"
-
-    latest: float | None = None
 
     def _keep_samples(self, stage: str, samples: list[dict[str, Any]]) -> None:
         if not samples:
@@ -172,7 +177,6 @@ class Loop:
         path = self.checkpoints.save(
             step, lambda folder: save_policy(self.task.policy, folder), state, metric=self.latest
         )
-        self.latest = None
         self.task.last_checkpoint = str(path)
         self._checkpoint_seconds = time.perf_counter() - started
 
