@@ -78,8 +78,6 @@ METRICS: dict[str, MetricInfo] = {
     "eval/{set}/reward": MetricInfo("reward", "mean weighted reward of the held-out answers"),
     "eval/{set}/rewards/{name}": MetricInfo("reward", "mean of this reward function over the held-out answers"),
     "eval/{set}/clipped_ratio": MetricInfo("fraction", "held-out answers that the length limit cut off"),
-    "eval/{set}/failed": MetricInfo("answers", "held-out answers that a reward function failed on"),
-    "eval/{set}/entropy": MetricInfo("nats per token", "mean entropy on held-out demonstrations"),
     "eval/{set}/mean_token_accuracy": MetricInfo(
         "fraction", "held-out demonstrations' tokens that were the first choice"
     ),
