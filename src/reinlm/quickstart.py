@@ -25,6 +25,7 @@ FORGET_RATE = 0.52
 SFT_SETTINGS: Mapping[str, Any] = {
     "optimizer": {"learning_rate": 4e-3, "warmup_steps": 20, "schedule": "cosine", "weight_decay": 0.01},
     "training": {"steps": 700, "batch_size": 64},
+    "run": {"save_every": 200},
 }
 RL_SETTINGS: Mapping[str, Any] = {
     "algorithm": "grpo",

@@ -139,7 +139,7 @@ class RunConfig(Config):
 
     output: str | None = None
     """The run's folder; null: `runs/` and the kind of run with a time stamp."""
-    save_every: int = Field(0, ge=0)
+    save_every: int = Field(50, ge=0)
     """Steps between checkpoints; 0: at the end alone."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints kept, beside the best one."""

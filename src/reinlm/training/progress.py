@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 SHOWN = {
     "loss": ("loss", "{:.3f}"),
@@ -28,13 +29,23 @@ LINE_SECONDS = 10.0
 """Without a terminal a line is printed this often, and at every evaluation."""
 
 
+class _Bar(RichProgress):
+    """A bar with the figures on a line of their own, where a narrow terminal cannot push it off the screen."""
+
+    figures = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(f"  {self.figures}", no_wrap=True, overflow="ellipsis")
+
+
 class Progress:
     """Shows a run on standard error. `quiet` shows nothing."""
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, quiet=quiet)
         self.quiet = quiet
-        self._bar: RichProgress | None = None
+        self._bar: _Bar | None = None
         self._last_line = 0.0
         self._accuracy = ""
         self._total = 0
@@ -50,14 +61,13 @@ class Progress:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        with RichProgress(*columns, console=self.console) as bar:
+        with _Bar(*columns, console=self.console) as bar:
             self._bar = bar
-            self._task = bar.add_task(title, total=total, completed=done, figures="")
+            self._task = bar.add_task(title, total=total, completed=done)
             try:
                 yield
             finally:
@@ -72,7 +82,8 @@ class Progress:
             self._accuracy = " ".join(f"{name} accuracy {value:.1%}" for name, value in evaluated)
         figures = self._figures(metrics)
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, figures=figures)
+            self._bar.figures = figures
+            self._bar.update(self._task, completed=step)
         elif not self.quiet and (evaluated or step == self._total or time.monotonic() - self._last_line > LINE_SECONDS):
             self._last_line = time.monotonic()
             print(f"{self._title} {step}/{self._total}  {figures}", file=sys.stderr, flush=True)
