@@ -104,7 +104,8 @@ def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
     """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster.
 
     The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
-    prompts and at most the number of answers.
+    prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go
+    by: each prompt counts once.
     """
     total = sum(map(len, rows))
     p = sum(map(sum, rows)) / total
@@ -112,7 +113,8 @@ def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
     spread = sum((sum(row) - p * len(row)) ** 2 for row in rows) / total**2
     if prompts > 1:
         spread *= prompts / (prompts - 1)
-    effective = p * (1 - p) / spread if spread > 0 else float(prompts)
+    shows_nothing = prompts == 1 or p in (0.0, 1.0)
+    effective = prompts if shows_nothing else p * (1 - p) / spread if spread > 0 else total
     n = min(max(effective, prompts), total)
     center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))

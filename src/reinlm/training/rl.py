@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -67,6 +68,7 @@ class RL:
         self.state: AlgorithmState = algorithm.initial_state()
         self.autocast = autocast(config.training, policy)
         self.engine = engine_for(policy, self.autocast, config.rollout.max_running)
+        self.reference_mark = fingerprint(reference or policy.model) if algorithm.needs_reference else None
         order = PromptOrder(len(prompts), seed=config.seed)
         self.collector = Collector(config.rollout, algorithm, self.engine, policy, prompts, order, rewards, config.seed)
         self.rollouts: RolloutLog | None = None
@@ -233,9 +235,15 @@ class RL:
             "algorithm": dataclasses.asdict(self.state),
             "order": self.collector.order.state_dict(),
             "tokens": self.tokens,
+            "reference": self.reference_mark,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["reference"] != self.reference_mark:
+            raise InputError(
+                "the reference model is not the one that the run started from: its weights differ",
+                hint="resume with the model as it was before training, such as its folder",
+            )
         self.optimizer.load_state_dict(state["optimizer"])
         self.state = AlgorithmState(**state["algorithm"])
         self.collector.order.load_state_dict(state["order"])
@@ -317,3 +325,15 @@ def frozen_copy(policy: Policy) -> torch.nn.Module | None:
         return None
     reference = copy.deepcopy(policy.model).eval()
     return reference.requires_grad_(False)
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """Tells frozen weights from others: a hash of up to 64 values of each. Device and trained weights are no part of it."""
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            flat = weight.detach().flatten()
+            places = torch.linspace(0, len(flat) - 1, min(64, len(flat)), dtype=torch.float64).long()
+            values = flat[places.to(flat.device)].double().cpu()
+            digest.update(f"{name} {tuple(weight.shape)} {values.tolist()}".encode())
+    return digest.hexdigest()
