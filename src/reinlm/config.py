@@ -104,12 +104,16 @@ def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
 
 
 def redact(tree: Any) -> Any:
-    """A copy in which the values of keys that look like secrets are `'***'`."""
+    """A copy in which the values of keys that look like secrets are `'***'`; sections of such a name are looked into."""
     if isinstance(tree, Mapping):
-        return {k: "***" if v is not None and _SECRET.search(str(k)) else redact(v) for k, v in tree.items()}
+        return {k: "***" if _is_secret(k, v) else redact(v) for k, v in tree.items()}
     if isinstance(tree, list | tuple):
         return [redact(value) for value in tree]
     return tree
+
+
+def _is_secret(key: Any, value: Any) -> bool:
+    return value is not None and not isinstance(value, Mapping) and bool(_SECRET.search(str(key)))
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -250,7 +250,7 @@ def test_a_run_with_nothing_left_to_learn_ends_and_says_why(tmp_path: Path) -> N
 def test_the_overlong_penalty_reaches_the_advantages(tmp_path: Path) -> None:
     result = run_rl(
         tmp_path / "run",
-        reward={"functions": {"name": "regex", "pattern": ""}},
+        reward={"name": "regex", "pattern": ""},
         algorithm={"base": "dapo", "filters": [], "shapers": [{"soft_overlong": {"cache": 2}}]},
         training={"steps": 1},
     )

@@ -69,6 +69,8 @@ def rl_settings(**changes: Any) -> dict[str, Any]:
 
 
 def run_rl(folder: Path, *, model: Any = None, data: Any = ROWS, **changes: Any) -> Any:
+    if "reward" in changes and not (isinstance(changes["reward"], dict) and "functions" in changes["reward"]):
+        changes["reward"] = {"functions": changes["reward"], "time_limit": None}  # in this process: no worker to start
     settings = rl_settings(**changes)
     return reinlm.rl(model or pair(tiny_policy()), data, output=folder, quiet=True, **settings)
 
