@@ -242,7 +242,7 @@ def _tree(
             "model": {"path": model} if model else None,
             "data": {"path": data} if data else None,
             "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
-            "evaluation": {"data": {"eval": eval_data}} if eval_data else None,
+            "evaluation": {"data": {"eval": {"path": eval_data}}} if eval_data else None,
             "training": {"steps": steps} if steps is not None else None,
             "run": {"output": str(output)} if output else None,
             "algorithm": algorithm,

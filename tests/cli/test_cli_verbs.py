@@ -67,7 +67,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
 def test_sft_then_rl_then_eval_then_generate(reinlm, rl, place):
     tuned = reinlm(
         "sft", "-m", "model", "-d", "d.jsonl", "-o", "tuned", "--steps", "3", "training.batch_size=8", "-q",
-        "--eval-data", "d.jsonl", "run.tensorboard=false",
+        "--eval-data", "d.jsonl", "evaluation.data.eval.limit=16", "run.tensorboard=false",
     )  # fmt: skip
     assert tuned.code == 0, tuned.err
     assert "tuned/checkpoints/last" in tuned.out
