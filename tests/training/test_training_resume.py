@@ -42,6 +42,7 @@ PRELOADED = (
     "reinlm.training.sft",
     "reinlm.insight.report",
     "transformers.generation.utils",
+    "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.models.auto.tokenization_auto",
     "torch.utils.tensorboard",
@@ -131,7 +132,11 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
     model = str(saved_model(tmp_path / "model"))
     held_out = {"data": {"small": str(jsonl(tmp_path / "held_out.jsonl", HELD_OUT))}, "every": 3, "max_new_tokens": 4}
     shared = {"model": model, "run": {"save_every": 2, "rollouts_every": 3, "keep_last": 2}, "seed": 3}
+    noisy = saved_model(tmp_path / "noisy", family="gpt2")
+    config = json.loads((noisy / "config.json").read_text())
+    (noisy / "config.json").write_text(json.dumps(config | {"resid_pdrop": 0.1}))  # draws from torch's random state
     sft = shared | {
+        "model": str(noisy),
         "data": str(jsonl(tmp_path / "examples.jsonl", EXAMPLES)),
         "reward": "exact_match",
         "evaluation": held_out,
