@@ -205,8 +205,11 @@ class _Show:
         table.add_row("right greedily", f"{summary['greedy_before']:.1%}", f"{summary['greedy_after']:.1%}")
         table.add_row("training time", f"{summary['sft_seconds']:.0f} s", f"{summary['rl_seconds']:.0f} s")
         self.console.print(table)
-        samples = Table("problem (digits reversed)", "right", "after SFT", "after RL", title="three answers")
-        for old, new in list(zip(before, after, strict=True))[:3]:
+        samples = Table(
+            "problem (digits reversed)", "right", "after SFT", "after RL", title="three answers, changed ones first"
+        )
+        pairs = sorted(zip(before, after, strict=True), key=lambda pair: pair[0]["correct"] == pair[1]["correct"])
+        for old, new in pairs[:3]:
             samples.add_row(str(old["prompt"]), str(old["answer"]), _marked(old), _marked(new))
         self.console.print(samples)
         folder = report.parent
