@@ -89,7 +89,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, then RL, before your eyes; about three minutes on two cores."""
+    """A tiny model from scratch: SFT, then RL, before your eyes; about two minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
