@@ -164,6 +164,21 @@ def test_a_group_without_a_difference_moves_nothing(name, rewards):
     assert gradient.tolist() == [0.0] * 3
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
+def test_a_group_without_a_difference_still_counts_and_dilutes_the_others(name):
+    """Two answers to each of two prompts, all as long; the second prompt is solved: half the gradient is left."""
+    chosen = algorithm(name, kl=None)
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0], dtype=torch.float64)
+    mixed, both = Layout.from_lengths([2, 2], group_size=2), Layout.from_lengths([2, 2, 2, 2], group_size=2)
+    slopes = []
+    for layout, rewards in ((mixed, [1.0, 0.0]), (both, [1.0, 0.0, 1.0, 1.0])):
+        advantages = chosen.advantage(Feedback(layout, torch.tensor(rewards, dtype=torch.float64)))
+        flat = logprobs.repeat(layout.tokens // 4).requires_grad_()
+        slopes.append(backward(chosen, flat, chosen.prepare(layout, advantages))[1].tolist())
+    assert slopes[0] == pytest.approx([-0.25, -0.25, 0.25, 0.25], abs=1e-6)
+    assert slopes[1] == pytest.approx([slope / 2 for slope in slopes[0]] + [0.0] * 4, abs=1e-15)
+
+
 def test_constants_carry_no_gradient():
     """Advantages, old and reference log-probabilities that come with a graph are cut off at the padded edge, refused inside."""
     t = {

@@ -52,11 +52,13 @@ def test_a_token_mean_over_micro_batches_is_not_the_mean_of_their_means():
     """[1, 2, 3] and [4]: 2.5 over the step, not 3.0."""
     step = Layout.from_lengths([3, 1])
     counts = Counts.of(step)
-    total = 0.0
+    total, means = 0.0, []
     for sequence, x in ((0, [1.0, 2.0, 3.0]), (1, [4.0])):
         part, _ = step.select(torch.tensor([sequence]))
         total += float((token_mean(part, counts) * torch.tensor(x)).sum())
+        means.append(aggregate(token_mean, part, torch.tensor(x)))
     assert total == 2.5
+    assert sum(means) / 2 == pytest.approx(3.0, abs=1e-12)
 
 
 def test_two_answers_of_unequal_length_weigh_as_the_papers_say():

@@ -106,6 +106,14 @@ def test_offsets_hold_where_the_tokens_of_other_members_stand_between():
     assert layout.pad(T([1, 2, 3, 4, 5, 6]), "group", fill=-1).T.tolist() == [[1, 2, 5, 6], [3, 4, -1, -1]]
 
 
+def test_time_keeps_its_order_among_many_tokens():
+    """Sorts of a handful of items keep the order of equal ones by chance; those of forty need not."""
+    layout = Layout.from_mask(torch.ones(40, 1, dtype=torch.bool), torch.arange(40) % 2)
+    assert layout.offset("group").tolist() == [t // 2 for t in range(40)]
+    _, tokens = Layout.from_lengths([40, 40]).select(T([1, 0]))
+    assert tokens.tolist() == [*range(40, 80), *range(40)]
+
+
 def test_pad_is_time_first_and_fills():
     padded = NESTED.pad(T([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), "sequence", fill=-1.0)
     assert padded.tolist() == [[1.0, -1.0, 4.0, 5.0], [2.0, -1.0, -1.0, 6.0], [3.0, -1.0, -1.0, -1.0]]
