@@ -192,6 +192,7 @@ def test_to_moves_every_part():
 def test_everything_is_made_on_the_device_of_its_inputs():
     """With another default device, a tensor made without naming one would not meet the others."""
     mask, groups, order, x = T([[True, False], [True, True]]), T([4, 4]), T([1, 0]), torch.ones(3)
+    mixed = T([8, 3, 1, 0, 7, 2, 6, 5, 4])
 
     def everything():
         layout = Layout.from_mask(mask, groups)
@@ -204,7 +205,8 @@ def test_everything_is_made_on_the_device_of_its_inputs():
             layout.sum(x, "group"),
             tokens,
         ]
-        results += [made.index(level) for made in (part, listed, Layout.from_mask(mask)) for level in LEVELS]
+        many, _ = Layout.from_lengths([1] * 9, device=x.device).select(mixed)
+        results += [made.index(level) for made in (part, listed, many, Layout.from_mask(mask)) for level in LEVELS]
         return [*results, part.group_of_episode, part.episode_of_sequence, part.sequence_of_turn]
 
     expected = everything()
