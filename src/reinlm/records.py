@@ -143,6 +143,8 @@ class ScoredGroup:
 
     group: RolloutGroup
     events: tuple[tuple[RewardEvent, ...], ...]
+    baseline: float | None = None
+    """The outcome reward of the policy's greedy answer to the prompt, where an algorithm asks for it."""
 
     def __post_init__(self) -> None:
         if len(self.events) != len(self.group.rollouts):
@@ -222,6 +224,9 @@ def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None =
         step_rewards=torch.tensor(step_rewards, dtype=torch.float64) if step_rewards else None,
         step_tokens=torch.tensor(step_tokens, dtype=torch.long) if step_rewards else None,
         truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
+        baseline_rewards=torch.tensor(
+            [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
+        ),
     )
     logprobs = [value for segment in segments for value in segment.rollout_logprobs]
     return TrainBatch(

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective
-from reinlm.algorithms.choices import compose
-from reinlm.algorithms.dapo import dapo
+from reinlm.algorithms.choices import compose, describe
 from reinlm.algorithms.filters import GroupFilter, MixedOutcomes
-from reinlm.algorithms.grpo import grpo
-from reinlm.algorithms.gspo import gspo
-from reinlm.algorithms.shapers import Shaper, SoftOverlong
+from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
+from reinlm.algorithms.shapers import MissingEnd, Shaper, SoftOverlong
 from reinlm.errors import InputError, unknown
 
-ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"grpo": grpo, "dapo": dapo, "gspo": gspo}
+for _module in pkgutil.iter_modules(__path__):  # a file that holds a named algorithm registers it
+    import_module(f"{__name__}.{_module.name}")
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
     """A named algorithm, with any of its choices replaced.
 
     A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to call it otherwise.
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to "
+    "call it otherwise.
 
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
@@ -52,16 +54,18 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
 
 __all__ = [
     "ALGORITHMS",
+    "CARDS",
     "Algorithm",
     "AlgorithmState",
+    "Card",
     "GroupFilter",
+    "MissingEnd",
     "MixedOutcomes",
     "Objective",
     "Shaper",
     "SoftOverlong",
     "algorithm",
-    "dapo",
-    "grpo",
-    "gspo",
+    "describe",
+    "ladder",
     "resolve",
 ]

@@ -1,39 +1,50 @@
 """One update, five choices: how the choices meet the data.
 
-advantages (whole batch) -> prepare (one optimizer step) -> loss (a slice of it) -> advance (after the step)
+feedback -> charge (KL in the reward) -> advantage (whole batch) -> prepare (one optimizer step) -> loss (a slice of it)
+-> advance (after the batch)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from reinlm.algorithms.compatibility import refuse_contradictions
 from reinlm.algorithms.filters import GroupFilter
+from reinlm.algorithms.measure import measure_policy, measure_values
 from reinlm.algorithms.shapers import Shaper
 from reinlm.objectives import (
     KL,
     Advantage,
     Aggregation,
+    Correction,
     Counts,
+    Critic,
+    EntropyBonus,
+    Feedback,
     Gate,
-    Gated,
     Layout,
     Loss,
-    Metrics,
+    Measured,
+    OffPolicyMask,
     Ratio,
-    SequenceRatio,
+    Selection,
     Signals,
-    k3,
-    token_mean,
+    correct,
+    value_loss,
 )
-from reinlm.objectives.ratios import exponent, precise, token_log_ratio
+from reinlm.objectives.ratios import precise
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+KEEP, BEFORE, AFTER = "keep", "filter_before_baseline", "filter_after_baseline"
+OVERLONG = (KEEP, BEFORE, AFTER)
+"""What becomes of answers that a limit cut off."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,14 @@ class AlgorithmState:
     """What moves while an algorithm runs; the checkpoint holds it."""
 
     updates: int = 0
-    kl_coefficient: float = 0.0
+    """Optimizer steps of the policy: its version."""
+    batches: int = 0
+    """Collected batches."""
+    kl_coefficients: tuple[float, ...] = ()
+    """Of each tie in `Algorithm.ties`."""
+    entropy_coefficient: float = 0.0
+    entropy_counts: bool = True
+    """Whether the entropy bonus counts in this batch."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,20 @@ class Algorithm:
     ratio: Ratio
     gate: Gate
     weights: Aggregation
-    kl: KL | None = None
+    kl: KL | tuple[KL, ...] | None = None
+    """What ties the policy to its reference or to its old weights; several with different anchors."""
+    corrections: tuple[Correction, ...] = ()
+    """Weights for samples that the trainer's own policy would have drawn otherwise, one after the other."""
+    sequence_mask: OffPolicyMask | None = None
+    """Drops punished sequences that the policy has left behind."""
+    selection: Selection | None = None
+    """Tokens whose covariance with the advantage is treated apart."""
+    entropy: EntropyBonus | None = None
+    critic: Critic | None = None
+    """How a critic learns; there is one exactly where the advantage needs it."""
+    overlong: str = KEEP
+    """Answers that a limit cut off: "keep" them; "filter_before_baseline": they are in no statistic and no loss;
+    "filter_after_baseline": their rewards still shape the baseline, their tokens are in no loss."""
     shapers: tuple[Shaper, ...] = ()
     """Added to the rewards before the advantage."""
     filters: tuple[GroupFilter, ...] = ()
@@ -76,23 +107,84 @@ class Algorithm:
     """The named algorithm that a renamed one changes; empty where `name` is its own."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.ratio, SequenceRatio) and self.weights is token_mean:
-            raise ValueError(
-                "one ratio a sequence under a token mean lets long answers weigh more than short ones; "
-                "take weights=sequence_mean, or ratio=token"
-            )
+        if self.overlong not in OVERLONG:
+            raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
+        refuse_contradictions(self)
+
+    # ------------------------------------------------------------------------------------------ what it needs
+
+    @property
+    def ties(self) -> tuple[KL, ...]:
+        """Every KL that can count."""
+        given = self.kl if isinstance(self.kl, tuple) else () if self.kl is None else (self.kl,)
+        return tuple(kl for kl in given if kl.active)
 
     @property
     def needs_reference(self) -> bool:
         """Whether a reference model has to be kept."""
-        return self.kl is not None and self.kl.coefficient > 0.0
+        return any(kl.anchor == "reference" for kl in self.ties)
+
+    @property
+    def needs_ref_logprobs(self) -> bool:
+        """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
+        return any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties)
+
+    @property
+    def needs_full_kl(self) -> bool:
+        """Whether the loss needs the divergence over the whole vocabulary."""
+        return any(kl.estimator == "full" for kl in self.ties)
+
+    @property
+    def needs_old_logprobs(self) -> bool:
+        """Whether old log-probabilities are needed even where an update is a single step, so that they are the current ones."""
+        by_batch = any(not kl.in_loss or (kl.controller and kl.anchor == "reference") for kl in self.ties)
+        return bool(by_batch or self.corrections or self.selection or "importance" in self.advantage.needs)
+
+    @property
+    def needs_final_logprobs(self) -> bool:
+        """Whether the divergence from the old policy is measured again once an update is done."""
+        return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.ties)
+
+    # ------------------------------------------------------------------------------------------ before an update
 
     def initial_state(self) -> AlgorithmState:
-        return AlgorithmState(kl_coefficient=self.kl.coefficient if self.kl else 0.0)
+        return AlgorithmState(
+            kl_coefficients=tuple(kl.coefficient for kl in self.ties),
+            entropy_coefficient=self.entropy.coefficient if self.entropy else 0.0,
+        )
 
-    def advance(self, state: AlgorithmState, measured: Mapping[str, float]) -> AlgorithmState:
-        """The state after an update; `measured` holds its detached metrics. A fixed KL coefficient does not move."""
-        return replace(state, updates=state.updates + 1)
+    def charge(
+        self,
+        feedback: Feedback,
+        state: AlgorithmState,
+        old_logprobs: Float[Tensor, "tokens"] | None,
+        ref_logprobs: Float[Tensor, "tokens"] | None,
+    ) -> Feedback:
+        """The feedback with every KL that is placed in the reward taken off it, and without answers filtered beforehand.
+
+        Raises ValueError where the log-probabilities that a KL needs are missing.
+        """
+        if self.overlong == BEFORE and feedback.truncated is not None:
+            feedback = feedback.without(feedback.truncated)
+        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
+            if kl.in_loss:
+                continue
+            if old_logprobs is None or ref_logprobs is None:
+                raise ValueError(f"{self.name} has a KL in its reward: old_logprobs and ref_logprobs are needed")
+            charged = -coefficient * kl.reward(old_logprobs.double(), ref_logprobs.double())
+            if kl.placement == "sequence_reward":
+                feedback = replace(feedback, rewards=feedback.rewards + feedback.layout.sum(charged, "episode"))
+            else:
+                before = 0.0 if feedback.token_rewards is None else feedback.token_rewards
+                feedback = replace(feedback, token_rewards=before + charged)
+        return feedback
+
+    def trained(self, feedback: Feedback) -> Bool[Tensor, "episodes"]:
+        """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
+        kept = ~feedback.rewards.isnan()
+        if self.overlong != KEEP and feedback.truncated is not None:
+            kept = kept & ~feedback.truncated
+        return kept
 
     def prepare(
         self,
@@ -102,30 +194,122 @@ class Algorithm:
         old_logprobs: Float[Tensor, "tokens"] | None = None,
         rollout_logprobs: Float[Tensor, "tokens"] | None = None,
         ref_logprobs: Float[Tensor, "tokens"] | None = None,
+        returns: Float[Tensor, "tokens"] | None = None,
+        old_values: Float[Tensor, "tokens"] | None = None,
         counts: Counts | None = None,
+        seed: int = 0,
     ) -> Signals:
         """What one optimizer step needs, computed once and without gradient.
 
-        `counts` are those of the whole step over all ranks; by default those of `layout`. Raises ValueError where the
-        algorithm needs reference log-probabilities and none are given, or where any tensor carries a gradient.
+        `counts` are those of the whole step over all ranks; by default those of `layout`. `seed` decides selections that
+        are drawn. Raises ValueError where log-probabilities that the algorithm needs are missing, or where any tensor
+        carries a gradient.
         """
-        if self.needs_reference and ref_logprobs is None:
+        if ref_logprobs is None and any(
+            kl.in_loss and kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties
+        ):
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
+        if rollout_logprobs is None and (self.corrections or self.ratio.against == "rollout"):
+            raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
+        if old_logprobs is None and (self.corrections or self.selection):
+            raise ValueError(f"{self.name} weighs or selects tokens by old_logprobs, which are missing")
         counts = Counts.of(layout) if counts is None else counts
-        weights = self.weights(layout, counts)
-        return Signals(layout, advantages, weights, old_logprobs, rollout_logprobs, ref_logprobs)
+        signals = Signals(
+            layout=layout,
+            advantages=advantages,
+            weights=self.weights(layout, counts),
+            old_logprobs=old_logprobs,
+            rollout_logprobs=rollout_logprobs,
+            ref_logprobs=ref_logprobs,
+            returns=returns,
+            old_values=old_values,
+        )
+        if self.corrections and old_logprobs is not None and rollout_logprobs is not None:
+            signals = replace(signals, correction=correct(self.corrections, old_logprobs, rollout_logprobs, layout))
+        if self.selection is not None and old_logprobs is not None:
+            signals = replace(signals, selected=self.selection.select(old_logprobs, advantages, seed))
+        return signals
 
-    def loss(self, logprobs: Float[Tensor, "tokens"], signals: Signals, state: AlgorithmState) -> Loss:
-        """The loss of a slice of one optimizer step; slices add up. `logprobs` is the only tensor with a gradient."""
+    # ------------------------------------------------------------------------------------------ the update
+
+    def loss(
+        self,
+        logprobs: Float[Tensor, "tokens"],
+        signals: Signals,
+        state: AlgorithmState,
+        *,
+        entropy: Float[Tensor, "tokens"] | None = None,
+        full_kl: Float[Tensor, "tokens"] | None = None,
+    ) -> Loss:
+        """The policy's loss of a slice of one optimizer step; slices add up.
+
+        Gradients flow through `logprobs`, `entropy` and `full_kl` alone. Raises ValueError where an entropy bonus, or a KL
+        over the full distribution, finds none.
+        """
         logprobs = logprobs.to(precise(logprobs))
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
-        losses = gated.losses
-        if self.kl is not None and signals.ref_logprobs is not None:
-            losses = losses + state.kl_coefficient * self.kl(logprobs, signals.ref_logprobs)
+        losses, counted = gated.losses, None
+        if self.selection is not None:
+            losses = self.selection.apply(losses, logprobs, signals)
+        if self.sequence_mask is not None:
+            counted = self.sequence_mask(logprobs, signals)
+            losses = torch.where(counted, losses, 0.0)
+        if signals.correction is not None:
+            losses = losses * signals.correction
+        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
+            if kl.in_loss:
+                losses = losses + coefficient * kl(logprobs, signals, full_kl, self.ratio.against)
+        if self.entropy is not None:
+            if entropy is None:
+                raise ValueError(f"{self.name} has an entropy bonus: the entropy of each token is missing")
+            if state.entropy_counts:
+                losses = losses - state.entropy_coefficient * entropy
         value = (signals.weights * losses).sum()
         with torch.no_grad():
-            return Loss(value, _measure(logprobs.detach(), log_ratio.detach(), gated, signals))
+            return Loss(value, measure_policy(logprobs.detach(), log_ratio.detach(), gated, counted, signals))
+
+    def critic_loss(self, values: Float[Tensor, "tokens"], signals: Signals) -> Loss:
+        """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""
+        if self.critic is None or signals.returns is None:
+            raise ValueError(f"{self.name} has no critic, or no returns for it to learn")
+        values = values.to(precise(values))
+        losses = value_loss(values, signals.returns, signals.old_values, self.critic.clip)
+        value = self.critic.coefficient * (signals.weights * losses).sum()
+        with torch.no_grad():
+            return Loss(value, measure_values(values.detach(), losses.detach(), self.critic.clip, signals))
+
+    # ------------------------------------------------------------------------------------------ after a batch
+
+    def advance(
+        self,
+        state: AlgorithmState,
+        *,
+        updates: int = 1,
+        episodes: int = 0,
+        kl: Sequence[tuple[float, float]] = (),
+        entropy: float | None = None,
+    ) -> AlgorithmState:
+        """The state after a batch, from detached measurements.
+
+        `kl` holds for each tie its measured divergence in nats, per token and per sequence (0 where its controller does not
+        look); `entropy` is the mean over the tokens of the batch.
+        """
+        batches = state.batches + 1
+        coefficients = list(state.kl_coefficients)
+        for index, tie in enumerate(self.ties):
+            if tie.controller is not None:
+                per_token, per_sequence = kl[index] if kl else (0.0, 0.0)
+                if tie.controller.needs_kl and not kl:
+                    raise ValueError(f"{self.name} adapts its KL coefficient: the measured divergence is missing")
+                measured = Measured(per_token, per_sequence, episodes, batches)
+                coefficients[index] = tie.controller(tie.coefficient, coefficients[index], measured)
+        bonus, counts = state.entropy_coefficient, state.entropy_counts
+        if self.entropy is not None and entropy is not None:
+            bonus, counts = self.entropy.advance(bonus, entropy)
+        return AlgorithmState(state.updates + updates, batches, tuple(coefficients), bonus, counts)
+
+    # ------------------------------------------------------------------------------------------ the padded adapter
 
     def objective(
         self,
@@ -137,56 +321,54 @@ class Algorithm:
         ref_logprobs: Float[Tensor, "rows columns"] | None = None,
         rollout_logprobs: Float[Tensor, "rows columns"] | None = None,
         groups: Int[Tensor, "rows"] | None = None,
+        entropy: Float[Tensor, "rows columns"] | None = None,
+        full_kl: Float[Tensor, "rows columns"] | None = None,
+        values: Float[Tensor, "rows columns"] | None = None,
+        old_values: Float[Tensor, "rows columns"] | None = None,
+        returns: Float[Tensor, "rows columns"] | None = None,
         state: AlgorithmState | None = None,
+        seed: int = 0,
     ) -> Objective:
         """The padded adapter: tensors [B, T] with a mask that is True on tokens that the policy chose.
 
         What stands at masked positions, infinity and NaN included, changes nothing. `advantages` is [B, T] or [B];
-        `groups` numbers the prompt of each row (for prompt means). Raises ValueError for shapes that do not agree.
+        `groups` numbers the prompt of each row (for prompt means). With `values` (and their `returns`) the critic's loss is
+        added. Raises ValueError for shapes that do not agree.
         """
         mask = mask.bool()
-        given = {"old_logprobs": old_logprobs, "ref_logprobs": ref_logprobs, "rollout_logprobs": rollout_logprobs}
-        for name, x in {"logprobs": logprobs, **given}.items():
-            if x is not None and x.shape != mask.shape:
-                raise ValueError(f"{name} has shape {tuple(x.shape)}, the mask {tuple(mask.shape)}; both are [B, T]")
-        if advantages.shape not in {mask.shape, mask.shape[:1]}:
-            raise ValueError(f"advantages has shape {tuple(advantages.shape)}; [B] or [B, T] of {tuple(mask.shape)}")
-        if groups is not None and groups.shape != mask.shape[:1]:
-            raise ValueError(f"groups has shape {tuple(groups.shape)}; [B] of {tuple(mask.shape)}")
+        constants: dict[str, Any] = {
+            "old_logprobs": old_logprobs,
+            "ref_logprobs": ref_logprobs,
+            "rollout_logprobs": rollout_logprobs,
+            "old_values": old_values,
+            "returns": returns,
+        }
+        trained = {"logprobs": logprobs, "entropy": entropy, "full_kl": full_kl, "values": values}
+        _check_shapes(mask, advantages, groups, trained | constants)
+        flat = {name: None if x is None else x[mask] for name, x in trained.items()}
         per_token = advantages if advantages.dim() == 2 else advantages[:, None].expand(mask.shape)
         signals = self.prepare(
             Layout.from_mask(mask, groups),
             per_token[mask].detach(),
-            old_logprobs=old_logprobs[mask].detach(),
-            rollout_logprobs=None if rollout_logprobs is None else rollout_logprobs[mask].detach(),
-            ref_logprobs=None if ref_logprobs is None else ref_logprobs[mask].detach(),
+            **{name: None if x is None else x[mask].detach() for name, x in constants.items()},
+            seed=seed,
         )
-        loss = self.loss(logprobs[mask], signals, state or self.initial_state())
-        return Objective(loss.value.to(precise(logprobs)), loss.metrics.means())
+        chosen = logprobs[mask]
+        loss = self.loss(
+            chosen, signals, state or self.initial_state(), entropy=flat["entropy"], full_kl=flat["full_kl"]
+        )
+        value, metrics = loss.value, loss.metrics.means()
+        if flat["values"] is not None:
+            critic = self.critic_loss(flat["values"], signals)
+            value, metrics = value + critic.value, metrics | critic.metrics.means()
+        return Objective(value.to(precise(logprobs)), metrics)
 
 
-def _measure(logprobs: Tensor, log_ratio: Tensor, gated: Gated, signals: Signals) -> Metrics:
-    """Sums with their denominators, over the tokens of a slice."""
-    count = logprobs.new_tensor(float(logprobs.numel()))
-    moved = token_log_ratio(logprobs, signals)
-    ratio = log_ratio.exp()
-    sums = {
-        "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
-        "ratio/mean": (ratio.sum(), count),
-        "clip_ratio/low_mean": (gated.low.sum(), count),
-        "clip_ratio/high_mean": (gated.high.sum(), count),
-        "clip_ratio/region_mean": ((gated.low | gated.high).sum(), count),
-    }
-    maxima = {"ratio/max": ratio.max()} if ratio.numel() else {}
-    if signals.ref_logprobs is not None:
-        sums["kl"] = (k3(logprobs, signals.ref_logprobs).sum(), count)
-    old = logprobs if signals.old_logprobs is None else signals.old_logprobs
-    if signals.rollout_logprobs is not None:
-        difference = old - signals.rollout_logprobs
-        importance = exponent(difference).exp()
-        sums["sampling/logprob_difference/mean"] = (difference.abs().sum(), count)
-        sums["sampling/importance_ratio/mean"] = (importance.sum(), count)
-        if difference.numel():
-            maxima["sampling/logprob_difference/max"] = difference.abs().max()
-            maxima["sampling/importance_ratio/max"] = importance.max()
-    return Metrics(sums, maxima)
+def _check_shapes(mask: Tensor, advantages: Tensor, groups: Tensor | None, given: Mapping[str, Tensor | None]) -> None:
+    for name, x in given.items():
+        if x is not None and x.shape != mask.shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, the mask {tuple(mask.shape)}; both are [B, T]")
+    if advantages.shape not in {mask.shape, mask.shape[:1]}:
+        raise ValueError(f"advantages has shape {tuple(advantages.shape)}; [B] or [B, T] of {tuple(mask.shape)}")
+    if groups is not None and groups.shape != mask.shape[:1]:
+        raise ValueError(f"groups has shape {tuple(groups.shape)}; [B] of {tuple(mask.shape)}")

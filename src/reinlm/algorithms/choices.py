@@ -1,52 +1,32 @@
-"""From what a recipe says to the choices themselves; strings stop here."""
+"""From what a recipe says to the choices themselves, and back; strings stop here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.filters import MixedOutcomes
-from reinlm.algorithms.shapers import SoftOverlong
+from reinlm.algorithms import filters, shapers  # noqa: F401  they register their choices
+from reinlm.algorithms.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
-from reinlm.objectives import (
-    KL,
-    Clip,
-    ConstantBudget,
-    GroupCenter,
-    GroupStandardize,
-    SequenceRatio,
-    TokenRatio,
-    prompt_mean,
-    sequence_mean,
-    sequence_sum,
-    token_mean,
-)
+from reinlm.objectives import CHOICES, KL
 
-AGGREGATIONS = {f.__name__: f for f in (token_mean, sequence_mean, prompt_mean, sequence_sum)}
-
-CHOICES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "advantage": {"group_standardize": GroupStandardize, "group_center": GroupCenter},
-    "ratio": {"token": TokenRatio, "sequence": SequenceRatio},
-    "gate": {"clip": Clip},
-    "weights": {**{name: (lambda f=f: f) for name, f in AGGREGATIONS.items()}, "constant_budget": ConstantBudget},
-    "shapers": {"soft_overlong": SoftOverlong},
-    "filters": {"mixed_outcomes": MixedOutcomes},
-}
-"""kind -> name in a recipe -> what builds the choice. A new choice is one line here."""
-
-LISTS = ("shapers", "filters")
+LISTS = {"corrections": "correction", "shapers": "shaper", "filters": "filter"}
+"""Fields that hold any number of choices, and of what kind."""
+OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
+"""Fields that null switches off."""
+FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
+"""What a recipe may change."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
     """`base` with some of its choices replaced; see `reinlm.algorithms.algorithm`."""
-    allowed = [*CHOICES, "kl", "name"]
     for key in changes:
-        if key not in allowed:
-            raise unknown(f"choice of {base.name}", key, allowed)
+        if key not in FIELDS:
+            raise unknown(f"choice of {base.name}", key, FIELDS)
     try:
         chosen = {key: _choice(key, value, base) for key, value in changes.items()}
         origin = base.base or base.name
@@ -64,42 +44,66 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
     `reinlm.algorithms.resolve` rebuilds from it what a named algorithm and named choices made; a choice from outside
     the library is named by its class alone.
     """
-    names = {build: name for options in CHOICES.values() for name, build in options.items()}
-
-    def spell(choice: Any) -> Any:
-        if is_dataclass(choice) and not isinstance(choice, type):
-            name = names.get(type(choice), type(choice).__name__)
-            return {name: asdict(choice)}
-        return getattr(choice, "__name__", repr(choice))
-
     tree: dict[str, Any] = {"base": algorithm.base or algorithm.name}
     if algorithm.base:
         tree["name"] = algorithm.name
-    for kind in CHOICES:
-        value = getattr(algorithm, kind)
-        tree[kind] = [spell(item) for item in value] if kind in LISTS else spell(value)
-    tree["kl"] = asdict(algorithm.kl) if algorithm.kl else None
+    for key in FIELDS[:-1]:
+        value = getattr(algorithm, key)
+        if key == "kl":
+            tree[key] = [_values_of(kl) for kl in value] if isinstance(value, tuple) else value and _values_of(value)
+        else:
+            tree[key] = [spell(item) for item in value] if key in LISTS else spell(value)
     return tree
 
 
-def _choice(kind: str, value: Any, base: Algorithm) -> Any:
-    if kind == "name":
+def spell(choice: Any) -> Any:
+    """A choice as a recipe would say it: a name, or {name: its values}."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    known = {made: name for options in CHOICES.values() for name, made in options.items()}
+    if is_dataclass(choice) and not isinstance(choice, type):
+        return {known.get(type(choice), type(choice).__name__): _values_of(choice)}
+    return known.get(choice) or getattr(choice, "__name__", repr(choice))
+
+
+def _values_of(choice: Any) -> dict[str, Any]:
+    values = ((member, getattr(choice, member.name)) for member in fields(choice))
+    return {member.name: spell(value) if "kind" in member.metadata else value for member, value in values}
+
+
+def _choice(key: str, value: Any, base: Algorithm) -> Any:
+    if key == "name":
         if not isinstance(value, str) or not value:
             raise InputError(f"name: {value!r} is no name for an algorithm", hint="a text such as my_grpo")
         return value
-    if kind == "kl":
-        return _kl(value, base.kl)
-    if kind in LISTS:
+    if key == "overlong":
+        if value not in OVERLONG:
+            raise unknown("choice for overlong", str(value), OVERLONG)
+        return value
+    if key == "kl":
+        return _kl(value, base)
+    if key in LISTS:
         items = [] if value is None else value if isinstance(value, list | tuple) else [value]
-        return tuple(_build(kind, item) for item in items)
-    return _build(kind, value)
+        return tuple(_build(LISTS[key], item) for item in items)
+    return None if value is None and key in OPTIONAL else _build(key, value)
 
 
-def _kl(value: Any, base: KL | None) -> KL | None:
+def _kl(value: Any, base: Algorithm) -> KL | tuple[KL, ...] | None:
+    """One mapping changes the single KL of the base, or makes a new one; a list replaces all."""
     if value is None or isinstance(value, KL):
         return value
+    if isinstance(value, list | tuple):
+        return tuple(item if isinstance(item, KL) else _one_kl(item, KL()) for item in value)
+    if isinstance(base.kl, tuple):
+        raise InputError(
+            f"kl: {base.name} has {len(base.kl)} KL terms, so {value!r} may mean either", hint="give the whole list"
+        )
+    return _one_kl(value, base.kl or KL())
+
+
+def _one_kl(value: Any, start: KL) -> KL:
     if isinstance(value, Mapping):
-        return replace(base or KL(), **_values("kl", KL, value))
+        return replace(start, **_values("kl", KL, value))
     raise InputError(f"kl: {value!r} is no KL choice", hint="null for none, or {estimator: k3, coefficient: 0.04}")
 
 
@@ -108,9 +112,13 @@ def _build(kind: str, spec: Any) -> Any:
     options = CHOICES[kind]
     if isinstance(spec, str):
         name, given = spec, None
+    elif isinstance(spec, Mapping) and len(spec) == 1 and next(iter(spec)) in options:
+        name, given = next(iter(spec.items()))
+    elif isinstance(spec, Mapping) and len(options) == 1:
+        name, given = next(iter(options)), spec  # there is no other: its values are enough
     elif isinstance(spec, Mapping) and len(spec) == 1:
         name, given = next(iter(spec.items()))
-    elif callable(spec) and not isinstance(spec, type) and _kind(spec) in {kind, None}:
+    elif not isinstance(spec, type | Mapping) and _is_choice(kind, spec):
         return spec
     else:
         raise InputError(
@@ -118,34 +126,55 @@ def _build(kind: str, spec: Any) -> Any:
         )
     if name not in options:
         raise unknown(kind, str(name), options)
-    return options[name](**_values(name, options[name], given))
+    made = options[name]
+    if inspect.isfunction(made):
+        if given:
+            raise InputError(f"{name} takes no values: {given!r}", hint=f"write {name} alone")
+        return made
+    return made(**_values(name, made, given))
 
 
-def _kind(choice: Any) -> str | None:
-    """Which kind of choice an instance is, or None for one from outside the library."""
-    if choice in AGGREGATIONS.values():
-        return "weights"
-    return next((kind for kind, options in CHOICES.items() if type(choice) in options.values()), None)
+def _is_choice(kind: str, made: Any) -> bool:
+    """Whether an object is a choice of this kind, or one from outside the library, of which nothing is known."""
+    homes = [home for home, options in CHOICES.items() if made in options.values() or type(made) in options.values()]
+    if homes:
+        return kind in homes
+    return callable(made) or kind in ("selection", "entropy", "critic")
 
 
 def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
     """The values of a choice by field, from one value, a list of values or a mapping; each of the field's type."""
-    members = fields(build) if is_dataclass(build) else ()
-    known = {field.name: get_type_hints(build)[field.name] for field in members}
-    if not isinstance(given, Mapping):
+    members = {field.name: field for field in fields(build)} if is_dataclass(build) else {}
+    hints = get_type_hints(build, localns={"Advantage": Any, "Controller": Any}) if members else {}
+    if not isinstance(given, Mapping) or _names_a_choice(members, given):
         values = [] if given is None else given if isinstance(given, list | tuple) else [given]
-        if len(values) > len(known):
-            raise InputError(f"{name} takes {len(known)} values, not {len(values)}: {given!r}", hint=", ".join(known))
-        given = dict(zip(known, values, strict=False))
-    for field in members:
-        if field.default is MISSING and field.name not in given:
-            raise InputError(f"{name} needs a value for {field.name!r}", hint=f"{{{name}: value}}")
+        if len(values) > len(members):
+            raise InputError(
+                f"{name} takes {len(members)} values, not {len(values)}: {given!r}", hint=", ".join(members)
+            )
+        given = dict(zip(members, values, strict=False))
+    for key, field in members.items():
+        if field.default is MISSING and key not in given:
+            raise InputError(f"{name} needs a value for {key!r}", hint=f"{{{name}: value}}")
+    values_by_name = {}
     for key, value in given.items():
-        if key not in known:
-            raise unknown(f"value of {name}", str(key), known)
+        if key not in members:
+            raise unknown(f"value of {name}", str(key), members)
+        if "kind" in members[key].metadata:
+            values_by_name[key] = None if value is None else _build(members[key].metadata["kind"], value)
+            continue
         try:
-            TypeAdapter(known[key]).validate_python(value, strict=True)
+            TypeAdapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
             message = error.errors()[0]["msg"]
             raise InputError(f"{name}.{key}: {message[0].lower()}{message[1:]} (given: {value!r})") from error
-    return dict(given)
+        values_by_name[key] = value
+    return values_by_name
+
+
+def _names_a_choice(members: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether `given` is itself the choice that the first field holds, as in {whitened: {gae: …}}."""
+    first = next(iter(members.values()), None)
+    if first is None or "kind" not in first.metadata or any(key in members for key in given):
+        return False
+    return any(key in CHOICES[first.metadata["kind"]] for key in given)

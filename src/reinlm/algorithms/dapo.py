@@ -5,22 +5,33 @@ from dataclasses import replace
 from reinlm.algorithms.algorithm import Algorithm
 from reinlm.algorithms.filters import MixedOutcomes
 from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.ladder import named
 from reinlm.algorithms.shapers import SoftOverlong
 from reinlm.objectives import Clip, token_mean
 
 
+@named(
+    parent="grpo",
+    source="DAPO, arXiv 2503.14476",
+    published="2025-03-18",
+    formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \min\big(r_{i,t} A_i,\ \mathrm{clip}(r_{i,t},"
+    r" 1-\varepsilon_{low}, 1+\varepsilon_{high})"
+    r" A_i\big) \quad \text{s.t.}\ 0 < \#\mathrm{correct} < G",
+    use="Long chains of thought from a base model; prompts of very different difficulty.",
+    fails="Where hardly any group is mixed, most of the sampling is thrown away: watch groups/attempts and "
+    "groups/dropped.",
+)
 def dapo() -> Algorithm:
     """GRPO that clips higher, weighs every token the same, samples until groups are mixed, and ties to no reference.
 
-    DAPO, arXiv 2503.14476 §3: clip 0.2 / 0.28, and a soft punishment over the last fifth of the length limit.
+    DAPO §3: clip 0.2 / 0.28, and a soft punishment over the last fifth of the length limit. The paper rewards 1 and -1, with
+    16 answers a prompt and 16 updates a batch. Its overlong filtering is `overlong="filter_after_baseline"`.
     """
     return replace(
         grpo(),
-        name="dapo",
         gate=Clip(0.2, 0.28),
         weights=token_mean,
         kl=None,
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
-        source="DAPO, arXiv 2503.14476",
     )

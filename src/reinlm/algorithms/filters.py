@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from reinlm.objectives.advantages import EQUAL
+from reinlm.objectives import choice
+from reinlm.objectives.groups import EQUAL
 from reinlm.records import ScoredGroup, outcome
 
 
@@ -15,6 +16,7 @@ class GroupFilter(Protocol):
     def __call__(self, group: ScoredGroup) -> bool: ...
 
 
+@choice("filter", "mixed_outcomes")
 @dataclass(frozen=True)
 class MixedOutcomes:
     """Dynamic sampling of DAPO, arXiv 2503.14476 §3.2: keep a group only if some answers are right and some wrong.

@@ -1,20 +1,34 @@
 """GRPO: PPO without a critic."""
 
+from dataclasses import replace
+
 from reinlm.algorithms.algorithm import Algorithm
-from reinlm.objectives import KL, Clip, GroupStandardize, TokenRatio, sequence_mean
+from reinlm.algorithms.ladder import named
+from reinlm.algorithms.ppo import ppo
+from reinlm.objectives import KL, GroupStandardize, sequence_mean
 
 
+@named(
+    parent="ppo",
+    source="DeepSeekMath, arXiv 2402.03300",
+    published="2024-02-05",
+    formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \Big[ \min\big(r_{i,t} A_i,"
+    r"\ \mathrm{clip}(r_{i,t}, 1-\varepsilon, 1+\varepsilon)"
+    r" A_i\big) - \beta\, k_3 \Big], \qquad A_i = \frac{R_i - \mathrm{mean}_g(R)}{\mathrm{std}_g(R)}",
+    use="Answers that can be checked, 8 or more of them a prompt. The default.",
+    fails="Groups that agree have no signal: watch frac_reward_zero_std. Dividing by the deviation lifts groups "
+    "that almost "
+    "agree, and the sequence mean spares long wrong answers.",
+)
 def grpo() -> Algorithm:
-    """PPO without a critic: the group is the baseline, and a k3 penalty ties the policy to the reference.
+    """PPO without a critic: the group is the baseline, and a k3 penalty in the loss ties the policy to the reference.
 
-    DeepSeekMath, arXiv 2402.03300 §4.1, with its β = 0.04. The paper states no clip range: 0.2 is PPO's.
+    DeepSeekMath §4.1, with its β = 0.04 and 64 answers a prompt. The paper states no clip range: 0.2 is PPO's.
     """
-    return Algorithm(
-        name="grpo",
+    return replace(
+        ppo(),
         advantage=GroupStandardize(),
-        ratio=TokenRatio(),
-        gate=Clip(0.2, 0.2),
         weights=sequence_mean,
         kl=KL(estimator="k3", coefficient=0.04),
-        source="DeepSeekMath, arXiv 2402.03300",
+        critic=None,
     )

@@ -26,7 +26,7 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     folder = Path(folder)
     model: Any = policy.model
     if hasattr(model, "merge_and_unload"):
-        model.save_pretrained(folder / ADAPTER)
+        model.save_pretrained(folder / ADAPTER, selected_adapters=["default"])
         model = _on_cpu(model).merge_and_unload()
     model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)

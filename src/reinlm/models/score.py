@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from reinlm.errors import InputError
 from reinlm.models.heads import Split, split_head, supports_packing, unwrap
+from reinlm.models.reference import Reference
+from reinlm.objectives import full_kl
 
 Packing = Literal["pad", "pack"]
 Entropy = bool | Literal["grad"]
@@ -38,6 +40,10 @@ class Scores:
     """[N] entropy in nats of the distribution that each was drawn from, at the same temperature."""
     likeliest: Tensor | None = None
     """[N] bool: whether each was a token of the highest probability. Measured together with the entropy."""
+    full_kl: Tensor | None = None
+    """[N] KL(policy ‖ reference) in nats over the whole vocabulary, at the same temperature."""
+    values: Tensor | None = None
+    """[N] a value head's value of the state in which each token was chosen; float32 or better."""
 
 
 def score(
@@ -49,6 +55,8 @@ def score(
     entropy: Entropy = False,
     chunk_tokens: int | None = None,
     packing: Packing = "pad",
+    reference: Reference | None = None,
+    value_head: nn.Module | None = None,
 ) -> Scores:
     """Log-probabilities of the tokens at `positions`, from one forward pass of the backbone.
 
@@ -69,6 +77,8 @@ def score(
         chunk_tokens: scored tokens per chunk; by default as many as make `CHUNK_ELEMENTS` logits.
         packing: "pad" runs one row a sequence, right-padded (sort by length with `micro_batches`); "pack" runs one row
             with all sequences end to end, which pays with flash attention.
+        reference: measures the divergence from it over the whole vocabulary, with a gradient; it has the same tokens.
+        value_head: maps hidden states [N, H] to values [N, 1], from the same forward pass.
 
     Raises:
         InputError: a position outside its sequence, nothing to score, temperature 0, or a model that cannot be packed.
@@ -83,21 +93,47 @@ def score(
     split = split_head(model)
     if packing == "pack" and not supports_packing(model):
         raise InputError(f"{type(unwrap(model)).__name__} mixes sequences that share a row", hint="use packing=pad")
-    rows = _lay_out(sequences, positions, packing, _filler(model))
+    rows = _lay_out(sequences, positions, packing, filler(model))
     device = next(model.parameters()).device
-    inputs = {name: torch.from_numpy(array).to(device) for name, array in rows.inputs.items()}
-    hidden = split.backbone(**inputs, use_cache=False)[0]
-    scored = hidden.flatten(0, 1).index_select(0, torch.from_numpy(rows.scored).to(device))
+    scored = rows.hidden(split.backbone, device)
     targets = torch.from_numpy(rows.targets).to(device)
-    size = chunk_tokens or max(1, CHUNK_ELEMENTS // split.vocabulary)
-    measure = partial(_measure, split, temperature=temperature, entropy=entropy)
+    measure = partial(_measure, split, reference, temperature=temperature, entropy=entropy)
+    parts = [scored, targets]
+    if reference is not None:
+        with torch.no_grad(), reference.active() as frozen:
+            parts.append(rows.hidden(split_head(frozen).backbone, device))
     if torch.is_grad_enabled():
         measure = partial(checkpoint, measure, use_reentrant=False, preserve_rng_state=model.training)
-    chunks = [measure(h, t) for h, t in zip(scored.split(size), targets.split(size), strict=True)]
-    logprobs, entropies, likeliest = zip(*chunks, strict=True)
-    if not entropy:
-        return Scores(torch.cat(logprobs), None)
-    return Scores(torch.cat(logprobs), torch.cat(entropies), torch.cat(likeliest))
+    size = chunk_tokens or max(1, CHUNK_ELEMENTS // split.vocabulary)
+    chunks = [measure(*chunk) for chunk in zip(*(part.split(size) for part in parts), strict=True)]
+    logprobs, entropies, likeliest, kls = (None if c[0] is None else torch.cat(c) for c in zip(*chunks, strict=True))
+    values = None if value_head is None else _values(value_head, scored)
+    assert logprobs is not None
+    return Scores(logprobs, entropies, likeliest, kls, values)
+
+
+def state_values(
+    backbone: nn.Module,
+    value_head: nn.Module,
+    sequences: Sequence[Sequence[int]],
+    positions: Sequence[Sequence[int]],
+    *,
+    fill: int = 0,
+    packing: Packing = "pad",
+) -> Tensor:
+    """[N] values of the states in which the tokens at `positions` were chosen: read from the token before each.
+
+    A position of len(sequence) is the state after the last token. Otherwise as `score`; `fill` is any token for padding.
+    Packing is for the caller to know: see `supports_packing`.
+    """
+    longer = [[*sequence, fill] for sequence in sequences]
+    rows = _lay_out(longer, positions, packing, fill)
+    return _values(value_head, rows.hidden(backbone, next(backbone.parameters()).device))
+
+
+def _values(value_head: nn.Module, hidden: Tensor) -> Tensor:
+    values = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def micro_batches(lengths: Sequence[int], budget_tokens: int, packing: Packing = "pad") -> list[list[int]]:
@@ -126,19 +162,32 @@ def micro_batches(lengths: Sequence[int], budget_tokens: int, packing: Packing =
 
 
 def _measure(
-    split: Split, hidden: Tensor, targets: Tensor, *, temperature: float, entropy: Entropy
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """One chunk: hidden states [C, H] and tokens [C] to log-probabilities, entropies and first choices [C]."""
+    split: Split,
+    reference: Reference | None,
+    hidden: Tensor,
+    targets: Tensor,
+    reference_hidden: Tensor | None = None,
+    *,
+    temperature: float,
+    entropy: Entropy,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """One chunk: hidden states [C, H] and tokens [C] to log-probabilities, entropies, first choices and divergences [C]."""
     logits = split.logits(hidden)
     logprobs = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
     chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
+    divergence = None
+    if reference is not None and reference_hidden is not None:
+        with torch.no_grad(), reference.active() as frozen:
+            other = torch.log_softmax(split_head(frozen).logits(reference_hidden) / temperature, dim=-1)
+        divergence = full_kl(logprobs, other)
     if not entropy:
-        return chosen, None, None
+        return chosen, None, None, divergence
     # After `chosen`, so that the backward pass, which runs the chunk again up to the last tensor that it needs, skips
     # an entropy without gradient. The clamp keeps tokens of probability 0 from making 0 · inf.
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "grad"):
         finite = logprobs.clamp_min(torch.finfo(logprobs.dtype).min)
-        return chosen, -(logprobs.exp() * finite).sum(-1), chosen.detach() >= logprobs.detach().amax(-1)
+        likeliest = chosen.detach() >= logprobs.detach().amax(-1)
+        return chosen, -(logprobs.exp() * finite).sum(-1), likeliest, divergence
 
 
 @dataclass(frozen=True)
@@ -146,6 +195,12 @@ class _Rows:
     inputs: dict[str, np.ndarray]
     scored: np.ndarray  # [N] where, in the flattened rows, stands the token before each scored one
     targets: np.ndarray  # [N]
+
+    def hidden(self, backbone: nn.Module, device: torch.device) -> Tensor:
+        """[N, H] the hidden states that the scored tokens were chosen from."""
+        inputs = {name: torch.from_numpy(array).to(device) for name, array in self.inputs.items()}
+        states: Tensor = backbone(**inputs, use_cache=False)[0]
+        return states.flatten(0, 1).index_select(0, torch.from_numpy(self.scored).to(device))
 
 
 def _lay_out(
@@ -183,7 +238,7 @@ def _lay_out(
     return _Rows({"input_ids": ids}, row[owner] * grid.shape[1] + position - 1, targets)
 
 
-def _filler(model: nn.Module) -> int:
+def filler(model: nn.Module) -> int:
     """A token for padding. Nothing reads it: rows are padded on the right, and `split_head` saw that none looks ahead.
 
     So there is no attention mask, and attention runs its fastest kernel. Transformers warns of the pad token where

@@ -3,19 +3,7 @@
 This package imports torch alone. Shapes: N tokens, T turns, S sequences, E episodes, G prompt groups.
 """
 
-from reinlm.objectives.advantages import (
-    GAE,
-    Advantage,
-    Feedback,
-    GroupCenter,
-    GroupStandardize,
-    discounted_returns,
-    gae,
-    group_center,
-    group_standardize,
-    process_advantages,
-    whiten,
-)
+from reinlm.objectives.advantages import Advantage, Feedback
 from reinlm.objectives.aggregation import (
     Aggregation,
     ConstantBudget,
@@ -25,51 +13,162 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
-from reinlm.objectives.gates import Clip, Gate, Gated, clip_surrogate
-from reinlm.objectives.kl import KL, k1, k2, k3
+from reinlm.objectives.coefficients import (
+    Controller,
+    EntropyBonus,
+    Linear,
+    Measured,
+    SchulmanRule,
+    TargetBand,
+    ZieglerRule,
+)
+from reinlm.objectives.corrections import (
+    Correction,
+    GeometricFilter,
+    K3Filter,
+    Masked,
+    OffPolicyMask,
+    SelfNormalized,
+    Truncated,
+    admissible_rollouts,
+    correct,
+    decoupled_mix,
+    effective_sample_size,
+    kept_logprobs,
+)
+from reinlm.objectives.gates import Clip, Gate, Gated, NoGate, Soft, TruncatedWeight, clip_surrogate, soft_gate
+from reinlm.objectives.groups import (
+    GreedyBaseline,
+    GroupCenter,
+    GroupStandardize,
+    LeaveOneOut,
+    LengthWeighted,
+    group_center,
+    group_standardize,
+    leave_one_out,
+    length_weighted_center,
+    process_advantages,
+)
+from reinlm.objectives.kl import KL, full_kl, k1, k2, k3
 from reinlm.objectives.layout import LEVELS, Layout, Level
-from reinlm.objectives.ratios import Ratio, SequenceRatio, TokenRatio, exponent
-from reinlm.objectives.shaping import soft_overlong_penalty
+from reinlm.objectives.ratios import (
+    PooledRatio,
+    Ratio,
+    SequenceRatio,
+    SequenceTokenRatio,
+    TokenRatio,
+    TurnRatio,
+    exponent,
+)
+from reinlm.objectives.registry import CHOICES, choice, nested
+from reinlm.objectives.returns import gae, lambda_returns, n_step_returns, td_errors, vtrace
+from reinlm.objectives.selection import ClipCov, KLCov, Selection, covariance
+from reinlm.objectives.shaping import missing_end_penalty, soft_overlong_penalty
 from reinlm.objectives.signals import Loss, Metrics, Signals
-from reinlm.objectives.values import value_loss
+from reinlm.objectives.temporal import (
+    GAE,
+    NStep,
+    Returns,
+    VTrace,
+    Whitened,
+    adaptive_smoothing,
+    discounted_returns,
+    whiten,
+)
+from reinlm.objectives.trust_region import conjugate_gradient, full_step, line_search
+from reinlm.objectives.values import Critic, explained_variance, value_loss
 
 __all__ = [
+    "CHOICES",
     "GAE",
     "KL",
     "LEVELS",
     "Advantage",
     "Aggregation",
     "Clip",
+    "ClipCov",
     "ConstantBudget",
+    "Controller",
+    "Correction",
     "Counts",
+    "Critic",
+    "EntropyBonus",
     "Feedback",
     "Gate",
     "Gated",
+    "GeometricFilter",
+    "GreedyBaseline",
     "GroupCenter",
     "GroupStandardize",
+    "K3Filter",
+    "KLCov",
     "Layout",
+    "LeaveOneOut",
+    "LengthWeighted",
     "Level",
+    "Linear",
     "Loss",
+    "Masked",
+    "Measured",
     "Metrics",
+    "NStep",
+    "NoGate",
+    "OffPolicyMask",
+    "PooledRatio",
     "Ratio",
+    "Returns",
+    "SchulmanRule",
+    "Selection",
+    "SelfNormalized",
     "SequenceRatio",
+    "SequenceTokenRatio",
     "Signals",
+    "Soft",
+    "TargetBand",
     "TokenRatio",
+    "Truncated",
+    "TruncatedWeight",
+    "TurnRatio",
+    "VTrace",
+    "Whitened",
+    "ZieglerRule",
+    "adaptive_smoothing",
+    "admissible_rollouts",
+    "choice",
     "clip_surrogate",
+    "conjugate_gradient",
+    "correct",
+    "covariance",
+    "decoupled_mix",
     "discounted_returns",
+    "effective_sample_size",
+    "explained_variance",
     "exponent",
+    "full_kl",
+    "full_step",
     "gae",
     "group_center",
     "group_standardize",
     "k1",
     "k2",
     "k3",
+    "kept_logprobs",
+    "lambda_returns",
+    "leave_one_out",
+    "length_weighted_center",
+    "line_search",
+    "missing_end_penalty",
+    "n_step_returns",
+    "nested",
     "process_advantages",
     "prompt_mean",
     "sequence_mean",
     "sequence_sum",
+    "soft_gate",
     "soft_overlong_penalty",
+    "td_errors",
     "token_mean",
     "value_loss",
+    "vtrace",
     "whiten",
 ]

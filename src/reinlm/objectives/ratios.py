@@ -1,13 +1,18 @@
-"""How far the policy has moved: log-ratios per token, formed in the log domain in float32 or better."""
+"""How far the policy has moved: log-ratios per token, formed in the log domain in float32 or better.
+
+A ratio of probabilities of long answers underflows, and a ratio formed in bfloat16 has steps of 1/128; a difference of
+logarithms has neither problem.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from reinlm.objectives.registry import choice
 from reinlm.objectives.signals import Signals
 
 if TYPE_CHECKING:
@@ -15,12 +20,6 @@ if TYPE_CHECKING:
 
 EXPONENT_LIMIT = 20.0
 """Differences of log-probabilities are clamped to ±20 before exp: e^20 ≈ 5e8, far outside any working range, and finite."""
-
-
-class Ratio(Protocol):
-    """(logprobs [N] with a gradient, signals) -> log-ratio [N], the only path of the gradient to the policy."""
-
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]: ...
 
 
 def exponent(difference: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -33,28 +32,90 @@ def precise(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def token_log_ratio(logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
-    """log π_θ - log π_old, every token for itself, in float32 or better."""
+def token_log_ratio(
+    logprobs: Float[Tensor, "tokens"], signals: Signals, against: str = "old"
+) -> Float[Tensor, "tokens"]:
+    """log π_θ - log π_old (or π_rollout), every token for itself, in float32 or better.
+
+    Without old log-probabilities they are the current ones. Raises ValueError where those of the sampler are missing.
+    """
     current = logprobs.to(precise(logprobs))
+    if against == "rollout":
+        if signals.rollout_logprobs is None:
+            raise ValueError("a ratio against the sampler needs rollout_logprobs, and there are none")
+        return exponent(current - signals.rollout_logprobs)
     old = current.detach() if signals.old_logprobs is None else signals.old_logprobs
     return exponent(current - old)
 
 
 @dataclass(frozen=True)
-class TokenRatio:
+class Ratio:
+    """(logprobs [N] with a gradient, signals) -> log-ratio [N], the only path of the gradient to the policy."""
+
+    against: str = "old"
+    """The snapshot below the fraction: "old", the weights at the start of the update, or "rollout", the sampler."""
+
+    def __post_init__(self) -> None:
+        if self.against not in {"old", "rollout"}:
+            raise ValueError(f"ratio: against is old or rollout, not {self.against!r}")
+
+    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+        raise NotImplementedError
+
+
+@choice("ratio", "token")
+@dataclass(frozen=True)
+class TokenRatio(Ratio):
     """r_t = π_θ(y_t) / π_old(y_t), every token for itself. PPO (arXiv 1707.06347), GRPO (arXiv 2402.03300)."""
 
     def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
-        return token_log_ratio(logprobs, signals)
+        return token_log_ratio(logprobs, signals, self.against)
 
 
 @dataclass(frozen=True)
-class SequenceRatio:
+class PooledRatio(Ratio):
+    """One value for several tokens."""
+
+    allow_token_mean: bool = False
+    """A token mean counts a pooled ratio once for each of its tokens, so that long answers weigh more: only where it is
+    asked for."""
+
+
+@choice("ratio", "turn")
+@dataclass(frozen=True)
+class TurnRatio(PooledRatio):
+    """exp of the mean log-ratio of each turn: one ratio for each unbroken stretch of chosen tokens."""
+
+    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+        log_ratio = token_log_ratio(logprobs, signals, self.against)
+        return signals.layout.expand(signals.layout.mean(log_ratio, "turn"), "turn")
+
+
+@choice("ratio", "sequence")
+@dataclass(frozen=True)
+class SequenceRatio(PooledRatio):
     """s_i = exp( (1/L_i) Σ_t log π_θ/π_old ): one ratio a sequence, at each of its tokens. GSPO, arXiv 2507.18071 eq. 7.
 
     Under `sequence_mean` the gradient of ∓s·A reaches every token as s_i·A_i / L_i.
     """
 
     def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
-        log_ratio = token_log_ratio(logprobs, signals)
+        log_ratio = token_log_ratio(logprobs, signals, self.against)
         return signals.layout.expand(signals.layout.mean(log_ratio, "sequence"), "sequence")
+
+
+@choice("ratio", "sequence_token")
+@dataclass(frozen=True)
+class SequenceTokenRatio(PooledRatio):
+    """s_{i,t} = sg[s_i] · π_θ(y_t) / sg[π_θ(y_t)]: the sequence's value, each token's own gradient. GSPO-token, eq. 14.
+
+    Equal to `SequenceRatio` in value and gradient where the advantage is the same at all tokens of a sequence; where it is
+    not, every token follows its own.
+    """
+
+    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+        log_ratio = token_log_ratio(logprobs, signals, self.against).detach()
+        current = logprobs.to(precise(logprobs))
+        return (
+            current - current.detach() + signals.layout.expand(signals.layout.mean(log_ratio, "sequence"), "sequence")
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 
 def soft_overlong_penalty(lengths: Int[Tensor, "episodes"], max_length: int, cache: int) -> Float[Tensor, "episodes"]:
@@ -22,3 +22,10 @@ def soft_overlong_penalty(lengths: Int[Tensor, "episodes"], max_length: int, cac
     if cache == 0:
         return -(exceed > 0).double()
     return -(exceed / cache).clamp(0.0, 1.0)
+
+
+def missing_end_penalty(truncated: Bool[Tensor, "episodes"], penalty: float) -> Float[Tensor, "episodes"]:
+    """-penalty for an answer that a limit cut off before its stop token, else 0; float64. Raises ValueError for penalty ≤ 0."""
+    if not 0.0 < penalty < float("inf"):
+        raise ValueError(f"missing end: the penalty must be more than 0 and finite, not {penalty}")
+    return -penalty * truncated.double()

@@ -12,7 +12,7 @@ from torch import Tensor
 from reinlm.objectives.layout import Layout
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class Signals:
     """By the sampling engine."""
     ref_logprobs: Float[Tensor, "tokens"] | None = None
     """By the reference model."""
+    correction: Float[Tensor, "tokens"] | None = None
+    """What multiplies the gated loss of each token, for samples of another policy."""
+    selected: Bool[Tensor, "tokens"] | None = None
+    """Tokens that a selection over the whole step has chosen."""
+    returns: Float[Tensor, "tokens"] | None = None
+    """What the critic learns to predict."""
+    old_values: Float[Tensor, "tokens"] | None = None
+    """By the critic's weights at the start of the update."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -46,7 +54,7 @@ class Signals:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Signals:
         """The same signals on another device, in the dtype of the log-probabilities there."""
-        return self._map(self.layout.to(device), lambda x: x.to(device, dtype))
+        return self._map(self.layout.to(device), lambda x: x.to(device, dtype if x.is_floating_point() else x.dtype))
 
     def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
         named = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from reinlm.algorithms import Algorithm
 from reinlm.data import PromptOrder
 from reinlm.errors import RunError
 from reinlm.models import Policy
-from reinlm.objectives.advantages import EQUAL
+from reinlm.objectives.groups import EQUAL
 from reinlm.records import Prompt, ScoredGroup, outcome
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, collect
@@ -83,7 +83,10 @@ class Collector:
                     scored = self.rewards.score(groups, state)
                 failed += sum(scored.failures.values())
                 sampled += scored.groups
-                kept += [group for group in scored.groups if all(keep(group) for keep in self.algorithm.filters)]
+                passed = [group for group in scored.groups if all(keep(group) for keep in self.algorithm.filters)]
+                if "greedy" in self.algorithm.advantage.needs:
+                    passed = self._with_baselines(passed, f"{step}/{attempts}/{number}", state, phases)
+                kept += passed
             attempts += 1
             if not self.algorithm.filters:
                 break
@@ -92,7 +95,7 @@ class Collector:
                 f"step {step}: not one of {len(sampled) * self.config.group_size} answers got a reward",
                 hint="a reward function returned None for, or failed on, every one of them",
             )
-        shaping = self._shape(kept)
+        shaping = self.shape(kept)
         metrics = sampled_metrics(sampled, self.rewards.names)
         metrics |= {"rewards/failed": float(failed), "groups/attempts": float(attempts)}
         metrics["groups/dropped"] = float(len(sampled) - len(kept))
@@ -103,12 +106,34 @@ class Collector:
             nothing = f"{self.algorithm.name} kept none of {len(sampled)} groups in {attempts} attempts: nothing to learn from"
         return Collected(kept, sampled, shaping, metrics, nothing)
 
-    def _shape(self, groups: Sequence[ScoredGroup]) -> list[float]:
-        counts = [rollout.length for group in groups for rollout in group.group.rollouts]
-        lengths = torch.tensor(counts, dtype=torch.long)
+    def _with_baselines(
+        self, groups: Sequence[ScoredGroup], tag: str, state: TrainerState, phases: Phases
+    ) -> list[ScoredGroup]:
+        """The groups with the reward of the policy's greedy answer to each prompt."""
+        greedy = self.config.sampling(self.policy.stops)
+        with phases("rollout"):
+            answers = collect(
+                self.engine,
+                [group.group.prompt for group in groups],
+                group_size=1,
+                sampling=replace(greedy, temperature=0.0),
+                seed=self.seed,
+                tag=f"{tag}/greedy",
+                tokenizer=self.policy.tokenizer,
+            )
+        with phases("reward"):
+            scored = self.rewards.score(answers, state)
+        rewards = [group.rewards[0] for group in scored.groups]
+        return [replace(group, baseline=reward) for group, reward in zip(groups, rewards, strict=True)]
+
+    def shape(self, groups: Sequence[ScoredGroup]) -> list[float]:
+        """What the algorithm's shapers add to the reward of every rollout."""
+        rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+        lengths = torch.tensor([rollout.length for rollout in rollouts], dtype=torch.long)
+        truncated = torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool)
         added = torch.zeros(len(lengths), dtype=torch.float64)
         for shaper in self.algorithm.shapers:
-            added = added + shaper(lengths, self.config.max_new_tokens)
+            added = added + shaper(lengths, truncated, self.config.max_new_tokens)
         return [float(value) for value in added.tolist()]
 
 

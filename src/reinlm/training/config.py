@@ -100,6 +100,40 @@ class RLTraining(TrainingConfig):
     """Optimizer steps in one pass over a collected batch; groups are never split."""
     passes: int = Field(1, ge=1)
     """Passes over each collected batch."""
+    target_kl: float | None = Field(None, gt=0)
+    """Nats a token: an update that would begin further than 1.5 times this from the old policy is not made, nor the rest of
+    the batch's updates."""
+    kl_learning_rate: float | None = Field(None, gt=0)
+    """Nats a token: after a batch whose last update began more than twice this far from the old policy, the learning rate is
+    divided by 1.5; nearer than half of it, multiplied; between 1/100 and 10 times the schedule's."""
+    reference_refresh: int = Field(0, ge=0)
+    """Steps between those after which the reference moves towards the policy; 0: it never moves."""
+    reference_mix: float = Field(1.0, gt=0, le=1)
+    """How far it moves: 1 replaces it, 0.6 is TR-DPO's (arXiv 2404.09656)."""
+    replay: int = Field(0, ge=0)
+    """Groups of earlier batches mixed into each batch, with the sampler's log-probabilities as their old ones."""
+    replay_age: int = Field(4, ge=1)
+    """Steps after which a group is too old to be mixed in."""
+
+
+class CriticConfig(Config):
+    """The value model of an algorithm with a critic."""
+
+    backbone: Literal["own", "shared"] = "own"
+    """A copy of the policy's backbone (with LoRA a second adapter on the same weights), or the policy's itself, with one
+    forward and backward pass for both."""
+    path: str | None = None
+    """Another model with the same tokens to take the own backbone from, such as a reward model."""
+    warmup_steps: int = Field(0, ge=0)
+    """First steps of the run in which the critic learns and the policy does not move."""
+    optimizer: OptimizerConfig | None = None
+    """Of the critic's own weights; null: as the policy's, without its warm-up."""
+
+    @model_validator(mode="after")
+    def _own_has_a_source(self) -> CriticConfig:
+        if self.path is not None and self.backbone == "shared":
+            raise ValueError(f"critic.path {self.path} has no effect on a shared backbone; set critic.backbone=own")
+        return self
 
 
 class EvaluationConfig(Config):
@@ -205,6 +239,8 @@ class RLConfig(VerbConfig):
     """A name, or {base: name, …} with any of its choices replaced."""
     rollout: RolloutConfig = RolloutConfig()
     training: RLTraining = RLTraining()
+    critic: CriticConfig | None = None
+    """For algorithms with a critic; null: as `CriticConfig` stands."""
 
     @field_validator("reward", mode="before")
     @classmethod
@@ -218,6 +254,10 @@ class RLConfig(VerbConfig):
                 f"training.minibatches {self.training.minibatches} does not divide the {self.rollout.groups} groups of a "
                 f"batch (rollout.batch_size {self.rollout.batch_size} / group_size {self.rollout.group_size})"
             )
+        if self.training.reference_mix != 1.0 and not self.training.reference_refresh:
+            raise ValueError("training.reference_mix has no effect without training.reference_refresh")
+        if "replay_age" in self.training.model_fields_set and not self.training.replay:
+            raise ValueError("training.replay_age has no effect without training.replay")
         return self
 
 

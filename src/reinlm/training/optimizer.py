@@ -28,14 +28,16 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 class Optimizer:
     """Steps a model's trainable parameters; skips and counts updates whose loss or gradient is not finite."""
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig, total_steps: int) -> None:
+    def __init__(self, weights: Iterable[nn.Parameter], config: OptimizerConfig, total_steps: int) -> None:
         self.config = config
         self.total_steps = total_steps
         self.steps = 0
         """Optimizer steps tried, skipped ones included: the schedule's clock."""
         self.skipped = 0
         self.skipped_in_a_row = 0
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.scale = 1.0
+        """Multiplies the schedule's rate."""
+        self.parameters = [p for p in weights if p.requires_grad]
         matrices = [p for p in self.parameters if p.dim() >= 2]
         others = [p for p in self.parameters if p.dim() < 2]
         groups: Iterable[dict[str, Any]] = (
@@ -58,7 +60,7 @@ class Optimizer:
 
         Raises RunError after `max_skipped` updates in a row that were not finite.
         """
-        rate = learning_rate(self.config, self.steps, self.total_steps)
+        rate = self.scale * learning_rate(self.config, self.steps, self.total_steps)
         limit = self.config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters, math.inf if limit is None else limit)
         self.steps += 1
@@ -85,6 +87,7 @@ class Optimizer:
             "adamw": self.adamw.state_dict(),
             "steps": self.steps,
             "skipped": self.skipped,
+            "scale": self.scale,
             "skipped_in_a_row": self.skipped_in_a_row,
         }
 
@@ -92,4 +95,5 @@ class Optimizer:
         self.adamw.load_state_dict(state["adamw"])
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
+        self.scale = float(state["scale"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])

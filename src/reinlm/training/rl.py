@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import hashlib
-import random
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,30 +12,30 @@ from torch import Tensor
 from reinlm.algorithms import Algorithm, AlgorithmState, resolve
 from reinlm.data import PromptOrder, load_prompts
 from reinlm.errors import InputError
-from reinlm.models import Policy, disable_dropout, micro_batches, score
-from reinlm.objectives import Signals
-from reinlm.records import Prompt, TrainBatch, train_batch
+from reinlm.models import ModelConfig, Policy, Reference, ValueModel, disable_dropout
+from reinlm.records import Prompt, train_batch
 from reinlm.rewards import RewardSet, TrainerState, build_rewards
 from reinlm.rollouts import check_trainable
-from reinlm.runs import MetricSums, RolloutLog, RunFolder
+from reinlm.runs import RolloutLog, RunFolder
 from reinlm.training.collection import Collector, rollout_rows
-from reinlm.training.config import RLConfig, dump
+from reinlm.training.config import CriticConfig, RLConfig, dump
 from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
 from reinlm.training.loop import Loop, RunResult
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.progress import Progress
+from reinlm.training.replay import Replay
 from reinlm.training.setup import (
     MAY_CHANGE,
     Phases,
     autocast,
     check_folder,
-    computing,
     engine_for,
     prompt_room,
     seed_everything,
     total_steps,
     training_policy,
 )
+from reinlm.training.update import Updater
 
 
 class RL:
@@ -51,7 +48,6 @@ class RL:
         config: RLConfig,
         algorithm: Algorithm,
         policy: Policy,
-        reference: torch.nn.Module | None,
         prompts: Sequence[Prompt],
         evaluation: Mapping[str, Sequence[Prompt]],
         rewards: RewardSet,
@@ -59,22 +55,47 @@ class RL:
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
-        self.reference = reference
+        self.reference = Reference(policy.model) if algorithm.needs_reference else None
         self.evaluation = evaluation
         self.rewards = rewards
         self.total_steps = total_steps(config.training, len(prompts), config.rollout.groups)
-        updates = self.total_steps * config.training.passes * config.training.minibatches
-        self.optimizer = Optimizer(policy.model, config.optimizer, updates)
-        self.state: AlgorithmState = algorithm.initial_state()
         self.autocast = autocast(config.training, policy)
         self.engine = engine_for(policy, self.autocast, config.rollout.max_running)
-        self.reference_mark = fingerprint(reference or policy.model) if algorithm.needs_reference else None
+        self.reference_mark = fingerprint(self.reference.weights) if self.reference else None
+        self.updater = self._updater()
         order = PromptOrder(len(prompts), seed=config.seed)
         self.collector = Collector(config.rollout, algorithm, self.engine, policy, prompts, order, rewards, config.seed)
+        self.replay = Replay(config.training.replay_age, config.seed) if config.training.replay else None
         self.rollouts: RolloutLog | None = None
         self.stop_reason: str | None = None
         self.last_checkpoint = "none yet"
         self.tokens = 0
+
+    def _updater(self) -> Updater:
+        config, weights = self.config, self.policy.model.parameters()
+        updates = self.total_steps * config.training.passes * config.training.minibatches
+        optimizer = Optimizer(weights, config.optimizer, updates)
+        critic = critic_optimizer = None
+        if self.algorithm.critic is not None:
+            settings = config.critic or CriticConfig()
+            critic = value_model(settings, config.model, self.policy)
+            own = settings.optimizer or config.optimizer.model_copy(update={"warmup_steps": 0})
+            critic_optimizer = Optimizer(critic.trainable(), own, updates)
+        return Updater(
+            config,
+            self.algorithm,
+            self.policy,
+            self.reference,
+            critic,
+            optimizer,
+            critic_optimizer,
+            self.autocast,
+        )
+
+    @property
+    def state(self) -> AlgorithmState:
+        """What moves while the algorithm runs."""
+        return self.updater.state
 
     def step(self, step: int) -> dict[str, float]:
         phases = Phases()
@@ -84,16 +105,31 @@ class RL:
         metrics = dict(collected.metrics)
         advantages: Tensor | None = None
         if collected.kept:
-            batch = train_batch(collected.kept, collected.shaping)
-            advantages = self.algorithm.advantage(batch.feedback)
-            metrics["advantage/std"] = float(advantages.std(correction=0)) if len(advantages) else 0.0
-            metrics |= self._train(step, batch, advantages, phases)
+            earlier = self.replay.draw(step, self.config.training.replay) if self.replay else []
+            groups = [*collected.kept, *earlier]
+            shaping = [*collected.shaping, *self.collector.shape(earlier)]
+            batch = train_batch(groups, shaping if self.algorithm.shapers else None)
+            with phases("score"):
+                prepared, found = self.updater.prepare(batch, replayed=len(earlier))
+            advantages = prepared.advantages
+            with phases("update"):
+                found |= self.updater.update(step, batch, prepared, self.last_checkpoint)
+                self._refresh(step)
+            metrics |= found
+            if self.replay is not None:
+                metrics["groups/replayed"] = float(len(earlier))
+                self.replay.add(step, collected.kept)
         else:
             self.stop_reason = collected.nothing_left
         every = self.config.run.rollouts_every
         if self.rollouts is not None and every and (step == 1 or step % every == 0):
             self.rollouts.write(step, rollout_rows(collected.kept or collected.sampled, advantages))
         return {**metrics, **self._totals(metrics, phases), **phases.seconds}
+
+    def _refresh(self, step: int) -> None:
+        every = self.config.training.reference_refresh
+        if self.reference is not None and every and step % every == 0:
+            self.reference.refresh(self.config.training.reference_mix)
 
     def _totals(self, metrics: Mapping[str, float], phases: Phases) -> dict[str, float]:
         tokens = metrics["samples"] * metrics["completions/mean_length"]
@@ -105,107 +141,6 @@ class RL:
             "tokens_per_second": tokens / seconds,
             "samples_per_second": metrics["samples"] / seconds,
         }
-
-    # ------------------------------------------------------------------------------------------ update
-
-    def _train(self, step: int, batch: TrainBatch, advantages: Tensor, phases: Phases) -> dict[str, float]:
-        """All updates of one collected batch."""
-        settings = self.config.training
-        with phases("score"):
-            several = settings.passes * settings.minibatches > 1
-            old = self._logprobs(self.policy.model, batch) if several else None
-            ref = self._reference_logprobs(batch) if self.algorithm.needs_reference else None
-        sums = MetricSums()
-        measured: dict[str, float] = {}
-        with phases("update"):
-            for number in range(settings.passes):
-                for sequences in self._minibatches(batch, random.Random(f"{self.config.seed}/{step}/{number}")):
-                    layout, tokens = batch.layout.select(sequences)
-                    signals = self.algorithm.prepare(
-                        layout,
-                        advantages[tokens],
-                        old_logprobs=None if old is None else old[tokens],
-                        rollout_logprobs=batch.rollout_logprobs[tokens],
-                        ref_logprobs=None if ref is None else ref[tokens],
-                    )
-                    loss = self._backward(batch, sequences, signals, sums)
-                    sums.add("loss", loss, 1)
-                    measured = self.optimizer.step(loss, self.last_checkpoint)
-                    if "grad_norm" in measured:
-                        sums.add("grad_norm", measured.pop("grad_norm"), 1)
-                    self.state = self.algorithm.advance(self.state, measured)
-        return sums.means() | measured
-
-    def _minibatches(self, batch: TrainBatch, order: random.Random) -> list[Tensor]:
-        """Whole groups in a fresh order, as sequence indices; answers without a reward are left out."""
-        layout = batch.layout
-        group = layout.group_of_episode[layout.episode_of_sequence]
-        usable = ~batch.feedback.rewards.isnan()[layout.episode_of_sequence]
-        groups = list(range(layout.groups))
-        order.shuffle(groups)
-        count = min(self.config.training.minibatches, len(groups))
-        parts = [torch.tensor(groups[part::count]) for part in range(count)]
-        chosen = [torch.nonzero(usable & torch.isin(group, part)).flatten() for part in parts]
-        return [sequences for sequences in chosen if len(sequences)]
-
-    def _backward(self, batch: TrainBatch, sequences: Tensor, signals: Signals, sums: MetricSums) -> float:
-        """The gradient of one optimizer step, micro-batch by micro-batch; returns its loss."""
-        model = self.policy.model
-        model.train(self.config.model.gradient_checkpointing)
-        total = torch.zeros((), dtype=torch.float64)
-        for micro in self._micro_batches(batch, sequences.tolist()):
-            rows = [int(sequences[index]) for index in micro]
-            scores = self._score(model, batch, rows, entropy=True)
-            part = signals.select(torch.tensor(micro)).to(scores.logprobs.device, scores.logprobs.dtype)
-            loss = self.algorithm.loss(scores.logprobs, part, self.state)
-            loss.value.backward()
-            total += loss.value.detach().double().cpu()
-            assert scores.entropy is not None
-            sums.add("entropy", scores.entropy.sum(), scores.entropy.numel())
-            for name, (value, count) in loss.metrics.sums.items():
-                sums.add(name, value, count)
-            for name, value in loss.metrics.maxima.items():
-                sums.maximum(name, value)
-        return float(total)
-
-    def _micro_batches(self, batch: TrainBatch, sequences: Sequence[int]) -> list[list[int]]:
-        """Places in `sequences`, without those that hold no scored token."""
-        settings = self.config.training
-        scored = [place for place, index in enumerate(sequences) if batch.positions[index]]
-        lengths = [len(batch.sequences[sequences[place]]) for place in scored]
-        parts = micro_batches(lengths, settings.micro_batch_tokens, settings.packing)
-        return [[scored[index] for index in part] for part in parts]
-
-    def _score(self, model: torch.nn.Module, batch: TrainBatch, rows: Sequence[int], *, entropy: bool = False) -> Any:
-        settings = self.config.training
-        with computing(self.policy, self.autocast):
-            return score(
-                model,
-                [batch.sequences[row] for row in rows],
-                [batch.positions[row] for row in rows],
-                temperature=self.config.rollout.temperature,
-                entropy=entropy,
-                chunk_tokens=settings.logprob_chunk,
-                packing=settings.packing,
-            )
-
-    @torch.no_grad()
-    def _logprobs(self, model: torch.nn.Module, batch: TrainBatch) -> Tensor:
-        """Log-probabilities of every scored token of the batch, on the CPU."""
-        model.eval()
-        double = self.policy.model.dtype == torch.float64
-        logprobs = torch.zeros(batch.layout.tokens, dtype=torch.float64 if double else torch.float32)
-        for rows in self._micro_batches(batch, range(len(batch.sequences))):
-            _, tokens = batch.layout.select(torch.tensor(rows))
-            logprobs[tokens] = self._score(model, batch, rows).logprobs.to("cpu", logprobs.dtype)
-        return logprobs
-
-    def _reference_logprobs(self, batch: TrainBatch) -> Tensor:
-        """The reference model is a frozen copy, or the policy with its adapter switched off."""
-        if self.reference is not None:
-            return self._logprobs(self.reference, batch)
-        with cast(Any, self.policy.model).disable_adapter():
-            return self._logprobs(self.policy.model, batch)
 
     # ------------------------------------------------------------------------------------------ the rest
 
@@ -229,13 +164,17 @@ class RL:
             samples = samples or sample_rows(result)
         return metrics, samples
 
+    def _moves(self) -> bool:
+        return self.config.training.reference_refresh > 0
+
     def state_dict(self) -> dict[str, Any]:
         return {
-            "optimizer": self.optimizer.state_dict(),
-            "algorithm": dataclasses.asdict(self.state),
+            **self.updater.state_dict(),
             "order": self.collector.order.state_dict(),
             "tokens": self.tokens,
             "reference": self.reference_mark,
+            "moved_reference": self.reference.state_dict() if self._moves() and self.reference else None,
+            "replay": self.replay.state_dict() if self.replay else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -244,8 +183,11 @@ class RL:
                 "the reference model is not the one that the run started from: its weights differ",
                 hint="resume with the model as it was before training, such as its folder",
             )
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.state = AlgorithmState(**state["algorithm"])
+        self.updater.load_state_dict(state)
+        if self.reference is not None and state["moved_reference"] is not None:
+            self.reference.load_state_dict(state["moved_reference"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state["replay"])
         self.collector.order.load_state_dict(state["order"])
         self.tokens = int(state["tokens"])
 
@@ -297,34 +239,50 @@ def train_rl(
             overwrite=overwrite,
             may_change=MAY_CHANGE,
         ) as folder:
-            reference = frozen_copy(policy) if algorithm.needs_reference else None
-            task = RL(config, algorithm, policy, reference, prompts.items, evaluation, rewards)
+            task = RL(config, algorithm, policy, prompts.items, evaluation, rewards)
             return Loop(task, config, folder, progress).run()
 
 
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
     """Refuse settings that contradict one another, before anything is loaded."""
     check_trainable(config.rollout)
-    if algorithm.advantage.needs_group and config.rollout.group_size < 2:
+    if "group" in algorithm.advantage.needs and config.rollout.group_size < 2:
         raise InputError(
             f"{algorithm.name} compares the answers within a group, and rollout.group_size is {config.rollout.group_size}",
             hint="set rollout.group_size to 2 or more",
         )
     for shaper in algorithm.shapers:
-        shaper(torch.tensor([1]), config.rollout.max_new_tokens)
+        shaper(torch.tensor([1]), torch.tensor([False]), config.rollout.max_new_tokens)
     if config.model.lora is not None and config.model.lora.dropout > 0:
         raise InputError(
             f"model.lora.dropout {config.model.lora.dropout} has no effect: RL scores what was sampled, without dropout",
             hint="set model.lora.dropout=0",
         )
+    if config.critic is not None and algorithm.critic is None:
+        raise InputError(
+            f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
+        )
+    if config.training.reference_refresh:
+        if not algorithm.needs_reference:
+            raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
+        if config.model.lora is not None:
+            raise InputError(
+                "training.reference_refresh: a policy with a LoRA adapter has its own backbone as the reference",
+                hint="set training.reference_refresh=0, or train without model.lora",
+            )
 
 
-def frozen_copy(policy: Policy) -> torch.nn.Module | None:
-    """The reference model; None where the policy is an adapter, which can be switched off instead."""
-    if hasattr(policy.model, "disable_adapter"):
-        return None
-    reference = copy.deepcopy(policy.model).eval()
-    return reference.requires_grad_(False)
+def value_model(settings: CriticConfig, model: ModelConfig, policy: Policy) -> ValueModel:
+    """The critic that the configuration asks for, all of whose values are 0."""
+    if settings.path is None:
+        return ValueModel(policy.model, settings.backbone)
+    source = training_policy(model.model_copy(update={"path": settings.path, "lora": None}))
+    if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise InputError(
+            f"critic.path {settings.path} reads other tokens than the policy",
+            hint="take a model with the same tokenizer",
+        )
+    return ValueModel(policy.model, "own", source.model)
 
 
 def fingerprint(model: torch.nn.Module) -> str:

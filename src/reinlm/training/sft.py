@@ -53,7 +53,7 @@ class SFT:
         self.total_steps = total_steps(config.training, len(examples), batch)
         self.batch_size = batch
         self.order = PromptOrder(len(examples), seed=config.seed)
-        self.optimizer = Optimizer(policy.model, config.optimizer, self.total_steps)
+        self.optimizer = Optimizer(policy.model.parameters(), config.optimizer, self.total_steps)
         self.autocast = autocast(config.training, policy)
         self.rollouts: RolloutLog | None = None
         self.stop_reason: str | None = None

@@ -1,0 +1,27 @@
+"""CISPO: DAPO with a bounded weight in place of the clip."""
+
+from dataclasses import replace
+
+from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.dapo import dapo
+from reinlm.algorithms.ladder import named
+from reinlm.objectives import TruncatedWeight
+
+
+@named(
+    parent="dapo",
+    source="MiniMax-M1, arXiv 2506.13585",
+    published="2025-06",
+    formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \mathrm{sg}\big[\min(r_{i,t}, c)\big]\, A_i \log"
+    r" \pi_\theta(y_{i,t})",
+    use="Rare tokens that turn a chain of thought: a clip silences them after one update, a bounded weight does not.",
+    fails="Every token keeps its gradient, so there is no trust region: watch approx_kl over many updates a "
+    "batch. Conventions "
+    "of the cap differ between libraries; here it is the ratio itself.",
+)
+def cispo() -> Algorithm:
+    """DAPO whose tokens all keep a gradient: REINFORCE with an importance weight of at most 5.
+
+    The paper switches its lower bound off and does not disclose the upper one; 4 to 8 do alike in ScaleRL (arXiv 2510.13786).
+    """
+    return replace(dapo(), gate=TruncatedWeight(cap=5.0))

@@ -1,0 +1,28 @@
+"""Dr. GRPO: GRPO without its two biases."""
+
+from dataclasses import replace
+
+from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.ladder import named
+from reinlm.objectives import ConstantBudget, GroupCenter
+
+
+@named(
+    parent="grpo",
+    source="Understanding R1-Zero-like training, arXiv 2503.20783",
+    published="2025-03-26",
+    formula=r"J(\theta) = \frac{1}{B\, L_{max}} \sum_i \sum_t \min\big(r_{i,t} A_i,\ \mathrm{clip}(r_{i,t},"
+    r" 1-\varepsilon, 1+\varepsilon) A_i\big),"
+    r" \qquad A_i = R_i - \mathrm{mean}_g(R)",
+    use="Answers that grow longer without growing better under GRPO.",
+    fails="The loss scales with the budget: set constant_budget to the longest answer allowed, or the learning "
+    "rate means "
+    "something else. Long answers weigh more than under a sequence mean.",
+)
+def dr_grpo() -> Algorithm:
+    """GRPO with the plain difference from the group's mean, tokens summed over a constant budget, and no KL.
+
+    The budget is 3000 tokens, the limit of the paper's runs; 8 answers a prompt.
+    """
+    return replace(grpo(), advantage=GroupCenter(), weights=ConstantBudget(3000), kl=None)

@@ -1,0 +1,67 @@
+"""What a slice of an update says about itself: sums with their denominators, all detached."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reinlm.objectives import Gated, Metrics, Signals, k3
+from reinlm.objectives.ratios import exponent, token_log_ratio
+
+
+def measure_policy(
+    logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
+) -> Metrics:
+    """Over the tokens of a slice; `counted` is where a sequence mask lets a token count."""
+    count = logprobs.new_tensor(float(logprobs.numel()))
+    moved = token_log_ratio(logprobs, signals)
+    ratio = log_ratio.exp()
+    sums = {
+        "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
+        "ratio/mean": (ratio.sum(), count),
+        "clip_ratio/low_mean": (gated.low.sum(), count),
+        "clip_ratio/high_mean": (gated.high.sum(), count),
+        "clip_ratio/region_mean": ((gated.low | gated.high).sum(), count),
+    }
+    maxima = {"ratio/max": ratio.max()} if ratio.numel() else {}
+    if signals.ref_logprobs is not None:
+        sums["kl"] = (k3(logprobs, signals.ref_logprobs).sum(), count)
+    if counted is not None:
+        sums["sequence_mask/dropped"] = ((~counted).sum(), count)
+    if signals.selected is not None:
+        sums["selection/selected"] = (signals.selected.sum(), count)
+    if signals.correction is not None:
+        sums["correction/mean"] = (signals.correction.sum(), count)
+        sums["correction/dropped"] = ((signals.correction == 0.0).sum(), count)
+    mismatch, largest = _mismatch(logprobs, signals)
+    return Metrics(sums | mismatch, maxima | largest)
+
+
+def _mismatch(logprobs: Tensor, signals: Signals) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """Trainer against sampler, where the sampler gave finite log-probabilities."""
+    if signals.rollout_logprobs is None:
+        return {}, {}
+    old = logprobs if signals.old_logprobs is None else signals.old_logprobs
+    known = signals.rollout_logprobs.isfinite()
+    difference = (old - signals.rollout_logprobs)[known]
+    count = difference.new_tensor(float(difference.numel()))
+    importance = exponent(difference).exp()
+    sums = {
+        "sampling/logprob_difference/mean": (difference.abs().sum(), count),
+        "sampling/importance_ratio/mean": (importance.sum(), count),
+    }
+    if not difference.numel():
+        return sums, {}
+    return sums, {
+        "sampling/logprob_difference/max": difference.abs().max(),
+        "sampling/importance_ratio/max": importance.max(),
+    }
+
+
+def measure_values(values: Tensor, losses: Tensor, clip: float | None, signals: Signals) -> Metrics:
+    """Over the tokens of a slice."""
+    count = values.new_tensor(float(values.numel()))
+    sums = {"value_loss": (losses.sum(), count), "values/mean": (values.sum(), count)}
+    if clip is not None and signals.old_values is not None:
+        sums["values/clip_ratio"] = (((values - signals.old_values).abs() > clip).sum(), count)
+    return Metrics(sums)

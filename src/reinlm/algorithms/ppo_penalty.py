@@ -1,0 +1,34 @@
+"""PPO-penalty: a divergence from the old policy in place of the clip."""
+
+from dataclasses import replace
+
+from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.ladder import named
+from reinlm.algorithms.ppo import ppo
+from reinlm.objectives import KL, NoGate, SchulmanRule
+
+
+@named(
+    parent="ppo",
+    source="PPO, arXiv 1707.06347 §4",
+    published="2017-07-20",
+    formula=r"J(\theta) = \frac{1}{N} \sum_t r_t \hat A_t - \beta\, \mathrm{KL}[\pi_{old} \,\|\, \pi_\theta], \qquad"
+    r" \beta \leftarrow \begin{cases} \beta / 2 & d < d_{targ} / 1.5 \\ 2\beta & d > 1.5\, d_{targ} \end{cases}",
+    use="Where the size of an update is to be set in nats. The coefficient finds itself; kl/old_coefficient "
+    "shows where.",
+    fails="The coefficient moves once a batch, so a learning rate far too high overshoots the target for some "
+    "batches: watch kl/old.",
+)
+def ppo_penalty() -> Algorithm:
+    """PPO without a clip: β times the divergence from the old policy, and β follows Schulman's rule.
+
+    The paper's targets are 0.003 to 0.03 nats (a token, here); measured by k3 on the batch after its last update.
+    """
+    return replace(
+        ppo(),
+        gate=NoGate(),
+        kl=(
+            KL(estimator="k1", coefficient=0.05, placement="token_reward"),
+            KL(estimator="k3", coefficient=1.0, anchor="old", controller=SchulmanRule(target=0.01)),
+        ),
+    )

@@ -1,0 +1,28 @@
+"""SAPO: GRPO with a soft gate."""
+
+from dataclasses import replace
+
+from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.ladder import named
+from reinlm.objectives import Soft
+
+
+@named(
+    parent="grpo",
+    source="SAPO, arXiv 2511.20347",
+    published="2025-11",
+    formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \frac{4}{\tau}\, \sigma\big(\tau (r_{i,t} -"
+    r" 1)\big) A_i, \qquad"
+    r" \tau = \tau_{pos}\ \text{if}\ A_i > 0\ \text{else}\ \tau_{neg}",
+    use="Several updates a batch where a clip throws away too many tokens: the gradient fades, and no token is "
+    "lost at once.",
+    fails="Nothing ends a gradient, so a far token still pulls a little; with tau_neg below tau_pos training is "
+    "unstable (§5).",
+)
+def sapo() -> Algorithm:
+    """GRPO with a gate that closes smoothly, sooner for punished tokens, and no KL.
+
+    τ = 1.0 for A > 0 and 1.05 otherwise, four updates a batch, as in §5.1.
+    """
+    return replace(grpo(), gate=Soft(positive=1.0, negative=1.05), kl=None)

@@ -1,0 +1,33 @@
+"""Scaling GRPO: DeepSeek-V3.2's GRPO."""
+
+from dataclasses import replace
+
+from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.ladder import named
+from reinlm.objectives import KL, GroupCenter, OffPolicyMask
+
+
+@named(
+    parent="grpo",
+    source="DeepSeek-V3.2, arXiv 2512.02556 §3.1",
+    published="2025-12",
+    formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \Big[ M_{i,t} \min(r_{i,t} A_i,"
+    r" \mathrm{clip}(r_{i,t}) A_i)"
+    r" - \beta\, r_{i,t}\, k_3 \Big], \qquad M_{i,t} = 0\ \text{iff}\ A_{i,t} < 0\ \text{and}\ \frac{1}{L_i} \sum_t"
+    r" \log\frac{\pi_{roll}}{\pi_\theta} > \delta",
+    use="Many updates a batch, samples of older weights, or an engine that computes otherwise than the trainer.",
+    fails="δ too low drops most of what is punished: watch sequence_mask/dropped. The paper gives neither δ nor β.",
+)
+def scaling_grpo() -> Algorithm:
+    """GRPO with an unbiased KL, a mask for punished answers that the policy has left behind, and undivided advantages.
+
+    β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, keeping the router's
+    choices and the sampler's kept set, are the engine's to record.
+    """
+    return replace(
+        grpo(),
+        advantage=GroupCenter(),
+        kl=KL(estimator="k3_unbiased", coefficient=0.001),
+        sequence_mask=OffPolicyMask(threshold=0.1),
+    )

@@ -1,0 +1,33 @@
+"""Choices by name: what a recipe may say stands beside the code that it names.
+
+A new choice is one decorated class or function in one file of this package; recipes, `describe` and the documentation
+find it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+CHOICES: dict[str, dict[str, Any]] = {}
+"""kind -> name in a recipe -> the class whose instances are choices, or the function that is one."""
+
+Named = TypeVar("Named")
+
+
+def choice(kind: str, name: str) -> Callable[[Named], Named]:
+    """Register a frozen dataclass, or a function, as the choice `name` of its kind. Raises ValueError for a name in use."""
+
+    def register(made: Named) -> Named:
+        options = CHOICES.setdefault(kind, {})
+        if name in options:
+            raise ValueError(f"{kind} {name!r} is registered twice")
+        options[name] = made
+        return made
+
+    return register
+
+
+def nested(kind: str) -> dict[str, str]:
+    """Metadata of a dataclass field that holds another choice: `field(metadata=nested("advantage"))`."""
+    return {"kind": kind}

@@ -1,0 +1,280 @@
+"""Advantages that sum rewards over time, with a critic or without, and whitening around any advantage.
+
+Only tokens that the policy chose are steps: tool output between turns is no state. The outcome reward lands on the last
+token of the episode. An episode that was truncated bootstraps from `Feedback.final_values`; one without a reward gets
+advantage 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from reinlm.objectives.advantages import Advantage, Feedback, Need
+from reinlm.objectives.groups import equal
+from reinlm.objectives.layout import Layout
+from reinlm.objectives.registry import choice, nested
+from reinlm.objectives.returns import check_fraction, gae, lambda_returns, n_step_returns, vtrace
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The episodes of a batch as trajectories, time first: a column an episode."""
+
+    rewards: Float[Tensor, "steps episodes"]
+    values: Float[Tensor, "steps episodes"]
+    next_values: Float[Tensor, "steps episodes"]
+    terminated: Bool[Tensor, "steps episodes"]
+    truncated: Bool[Tensor, "steps episodes"]
+
+
+def landed_rewards(feedback: Feedback) -> Float[Tensor, "tokens"]:
+    """Every reward on its token: the outcome on the last one, process and token rewards on theirs."""
+    layout = feedback.layout
+    outcome = torch.where(feedback.rewards.isnan(), 0.0, feedback.rewards)
+    rewards = torch.where(layout.last("episode"), layout.expand(outcome, "episode"), 0.0)
+    if feedback.step_rewards is not None and feedback.step_tokens is not None:
+        rewards = rewards.index_add(0, feedback.step_tokens, feedback.step_rewards)
+    return rewards if feedback.token_rewards is None else rewards + feedback.token_rewards
+
+
+def _trajectories(feedback: Feedback, name: str) -> _Steps:
+    """With a critic's values. Raises ValueError where they are missing."""
+    layout = feedback.layout
+    if feedback.values is None:
+        raise ValueError(f"{name} needs a critic: Feedback.values is missing")
+    cut = torch.zeros_like(feedback.rewards, dtype=torch.bool) if feedback.truncated is None else feedback.truncated
+    if feedback.final_values is None and bool(cut.any()):
+        raise ValueError(f"{name} of a truncated episode needs the value of its last state: Feedback.final_values")
+    final = torch.zeros_like(feedback.rewards) if feedback.final_values is None else feedback.final_values
+    last, ends = layout.last("episode"), layout.expand(cut, "episode")
+    values = layout.pad(feedback.values, "episode")
+    following = layout.unpad(values.roll(-1, dims=0), "episode")
+    successor = torch.where(last, layout.expand(final, "episode"), following)
+    return _Steps(
+        rewards=layout.pad(landed_rewards(feedback), "episode"),
+        values=values,
+        next_values=layout.pad(successor, "episode"),
+        terminated=layout.pad(last & ~ends, "episode"),
+        truncated=layout.pad(last & ends, "episode"),
+    )
+
+
+def _tokens(padded: Tensor, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    """Back to tokens, 0 where the episode got no reward."""
+    return torch.where(feedback.given, feedback.layout.unpad(padded, "episode"), 0.0)
+
+
+def discounted_returns(
+    rewards: Float[Tensor, "tokens"], layout: Layout, discount: float = 1.0
+) -> Float[Tensor, "tokens"]:
+    """G_t = R_t + discount · G_{t+1} within every episode: the λ-return with λ = 1 and no values."""
+    padded = layout.pad(rewards, "episode")
+    never = torch.zeros_like(padded, dtype=torch.bool)
+    returns = lambda_returns(padded, torch.zeros_like(padded), never, never, discount=discount, smoothing=1.0)
+    return layout.unpad(returns, "episode")
+
+
+@choice("advantage", "returns")
+@dataclass(frozen=True)
+class Returns(Advantage):
+    """The discounted return from each token on, against no baseline. REINFORCE, Williams 1992."""
+
+    discount: float = 1.0
+    sums_rewards = True
+
+    def __post_init__(self) -> None:
+        check_fraction("returns: discount", self.discount)
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        returns = discounted_returns(landed_rewards(feedback), feedback.layout, self.discount)
+        return torch.where(feedback.given, returns, 0.0)
+
+
+@choice("advantage", "gae")
+@dataclass(frozen=True)
+class GAE(Advantage):
+    """Generalised advantage estimation with a critic, arXiv 1506.02438.
+
+    The critic learns A + V with its own λ (decoupled GAE, VC-PPO, arXiv 2503.01491: `critic_smoothing=1`), by default the
+    same. With `length_adaptive` α the policy's λ is 1 - 1 / (α · L), clamped to [0, 1], for an episode of L chosen tokens,
+    in place of `smoothing` (VAPO, arXiv 2504.05118, α = 0.05).
+    """
+
+    discount: float = 1.0
+    smoothing: float = 0.95
+    critic_smoothing: float | None = None
+    length_adaptive: float | None = None
+    needs = frozenset({"critic"})
+    sums_rewards = True
+
+    def __post_init__(self) -> None:
+        check_fraction("gae: discount", self.discount)
+        check_fraction("gae: smoothing", self.smoothing)
+        if self.critic_smoothing is not None:
+            check_fraction("gae: critic_smoothing", self.critic_smoothing)
+        if self.length_adaptive is not None and not self.length_adaptive > 0.0:
+            raise ValueError(f"gae: length_adaptive must be more than 0, not {self.length_adaptive}")
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return self._estimate(feedback, self._policy_smoothing(feedback.layout))
+
+    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        own = self._policy_smoothing(feedback.layout) if self.critic_smoothing is None else self.critic_smoothing
+        advantages = self._estimate(feedback, own)
+        return advantages + cast("Tensor", feedback.values)
+
+    def _policy_smoothing(self, layout: Layout) -> float | Float[Tensor, "episodes"]:
+        if self.length_adaptive is None:
+            return self.smoothing
+        return adaptive_smoothing(layout.count("episode"), self.length_adaptive)
+
+    def _estimate(self, feedback: Feedback, smoothing: float | Tensor) -> Float[Tensor, "tokens"]:
+        s = _trajectories(feedback, "GAE")
+        padded = gae(
+            s.rewards,
+            s.values,
+            s.next_values,
+            s.terminated,
+            s.truncated,
+            discount=self.discount,
+            smoothing=smoothing,
+        )
+        return _tokens(padded, feedback)
+
+
+def adaptive_smoothing(lengths: Int[Tensor, "episodes"], alpha: float) -> Float[Tensor, "episodes"]:
+    """λ = 1 - 1 / (α · L), clamped to [0, 1]; float64. VAPO, arXiv 2504.05118."""
+    return (1.0 - 1.0 / (alpha * lengths.double().clamp(min=1.0))).clamp(0.0, 1.0)
+
+
+@choice("advantage", "n_step")
+@dataclass(frozen=True)
+class NStep(Advantage):
+    """n rewards, then the critic's value, minus the value of the state. A3C, arXiv 1602.01783."""
+
+    n: int
+    discount: float = 1.0
+    needs = frozenset({"critic"})
+    sums_rewards = True
+
+    def __post_init__(self) -> None:
+        check_fraction("n_step: discount", self.discount)
+        if self.n < 1:
+            raise ValueError(f"n_step: n must be at least 1, not {self.n}")
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return self._returns(feedback, lambda s: s.values)
+
+    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return self._returns(feedback, lambda s: torch.zeros_like(s.values))
+
+    def _returns(self, feedback: Feedback, baseline: Callable[[_Steps], Tensor]) -> Float[Tensor, "tokens"]:
+        s = _trajectories(feedback, "n-step")
+        returns = n_step_returns(s.rewards, s.next_values, s.terminated, s.truncated, discount=self.discount, n=self.n)
+        return _tokens(returns - baseline(s), feedback)
+
+
+@choice("advantage", "vtrace")
+@dataclass(frozen=True)
+class VTrace(Advantage):
+    """Off-policy targets with truncated importance weights of the sampler. IMPALA, arXiv 1802.01561."""
+
+    discount: float = 1.0
+    smoothing: float = 1.0
+    value_cap: float = 1.0
+    trace_cap: float = 1.0
+    policy_cap: float = 1.0
+    needs = frozenset({"critic", "importance"})
+    sums_rewards = True
+
+    def __post_init__(self) -> None:
+        check_fraction("vtrace: discount", self.discount)
+        check_fraction("vtrace: smoothing", self.smoothing)
+        for name in ("value_cap", "trace_cap", "policy_cap"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"vtrace: {name} must be more than 0, not {getattr(self, name)}")
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return _tokens(self._estimate(feedback)[1], feedback)
+
+    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return _tokens(self._estimate(feedback)[0], feedback)
+
+    def _estimate(self, feedback: Feedback) -> tuple[Tensor, Tensor]:
+        if feedback.log_importance is None:
+            raise ValueError("V-trace needs the ratio of policy and sampler: Feedback.log_importance is missing")
+        s = _trajectories(feedback, "V-trace")
+        return vtrace(
+            feedback.layout.pad(feedback.log_importance, "episode"),
+            s.rewards,
+            s.values,
+            s.next_values,
+            s.terminated,
+            s.truncated,
+            discount=self.discount,
+            smoothing=self.smoothing,
+            value_cap=self.value_cap,
+            trace_cap=self.trace_cap,
+            policy_cap=self.policy_cap,
+        )
+
+
+def whiten(x: Float[Tensor, "items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, "items"]:
+    """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
+
+    The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
+    """
+    if not x.numel() or bool(equal(x.min(), x.max())):
+        return torch.zeros_like(x) if shift_mean else x
+    mean = x.mean()
+    whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)
+    return whitened if shift_mean else whitened + mean
+
+
+@choice("advantage", "whitened")
+@dataclass(frozen=True)
+class Whitened(Advantage):
+    """Another advantage, shifted and scaled to mean 0 and deviation 1 over the whole collected batch.
+
+    REINFORCE++, arXiv 2501.03262, and PPO's usual normalisation. Over tokens, or with `by="episode"` over episodes: one
+    number each, for advantages that are equal at all tokens of an episode, so that long answers do not count more
+    (ScaleRL, arXiv 2510.13786). Episodes without a reward are out of the statistics, and those without a token.
+    """
+
+    advantage: Advantage = field(metadata=nested("advantage"))
+    by: str = "token"
+    """"token" or "episode"."""
+    bessel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by not in {"token", "episode"}:
+            raise ValueError(f"whitened: by is token or episode, not {self.by!r}")
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """What the inner advantage needs."""
+        return self.advantage.needs
+
+    @property
+    def sums_rewards(self) -> bool:  # type: ignore[override]
+        return self.advantage.sums_rewards
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        advantages, layout = self.advantage(feedback), feedback.layout
+        if self.by == "token":
+            kept = feedback.given
+            return advantages.masked_scatter(kept, whiten(advantages[kept], bessel=self.bessel))
+        scored = ~feedback.rewards.isnan() & (layout.count("episode") > 0)
+        episodes = layout.mean(advantages, "episode")
+        return layout.expand(episodes.masked_scatter(scored, whiten(episodes[scored], bessel=self.bessel)), "episode")
+
+    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+        return self.advantage.targets(feedback)
