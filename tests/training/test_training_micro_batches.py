@@ -84,7 +84,7 @@ def update(name: str, policy: object, batch: TrainBatch, signals: Signals, split
     if split.reverse:
         sequences = sequences.flip(0)
         signals = signals.select(sequences)
-    loss = task._backward(batch, sequences, signals, MetricSums())
+    loss, _ = task.updater._backward(batch, sequences, signals, MetricSums(), warming=False)
     return loss, gradient(policy.model)
 
 
@@ -99,7 +99,7 @@ def test_the_gradient_does_not_depend_on_how_the_update_is_split(name: str, draw
     rng = np.random.default_rng(seed)
     policy = tiny_policy(seed=seed % 7)
     batch = batch_of(groups, rng)
-    logprobs = rl_task(policy, algorithm(name))._logprobs(policy.model, batch)
+    logprobs = rl_task(policy, algorithm(name)).updater._measure(policy.model, batch)[0]
     signals = signals_of(name, batch, logprobs, rng)
     loss, expected = update(name, policy, batch, signals, Split(10**6, "pad", False))
     scale = float((signals.weights.double() * signals.advantages).abs().sum())
@@ -117,7 +117,7 @@ def test_in_float64_the_objective_moves_by_rounding_alone(name: str, drawn: tupl
     rng = np.random.default_rng(seed)
     policy = tiny_policy(seed=seed % 7, family="gpt2", dtype=torch.float64)  # its norms stay in float64
     batch = batch_of(groups, rng)
-    logprobs = rl_task(policy, algorithm(name))._logprobs(policy.model, batch)
+    logprobs = rl_task(policy, algorithm(name)).updater._measure(policy.model, batch)[0]
     signals = signals_of(name, batch, logprobs, rng)
     assert logprobs.dtype == torch.float64
     loss, _ = update(name, policy, batch, signals, Split(10**6, "pad", False))
@@ -132,7 +132,7 @@ def test_a_mean_over_micro_batch_means_would_be_noticed() -> None:
     rng = np.random.default_rng(0)
     policy = tiny_policy()
     batch = batch_of([[(3, 1), (3, 7)]], rng)
-    logprobs = rl_task(policy, algorithm("dapo"))._logprobs(policy.model, batch)
+    logprobs = rl_task(policy, algorithm("dapo")).updater._measure(policy.model, batch)[0]
     signals = signals_of("dapo", batch, logprobs, rng)
     _, expected = update("dapo", policy, batch, signals, Split(10**6, "pad", False))
     halves = []
@@ -141,7 +141,7 @@ def test_a_mean_over_micro_batch_means_would_be_noticed() -> None:
         own = algorithm("dapo").weights(layout, Counts.of(layout)) / 2
         part = replace(signals.select(torch.tensor([sequence])), weights=own)
         task = rl_task(policy, algorithm("dapo"))
-        task._backward(batch, torch.tensor([sequence]), part, MetricSums())
+        task.updater._backward(batch, torch.tensor([sequence]), part, MetricSums(), warming=False)
         halves.append(gradient(policy.model))
         assert len(tokens) in (1, 7)
     assert float((sum(halves) - expected).norm()) > 0.1 * float(expected.norm())

@@ -44,7 +44,9 @@ def test_one_step_is_adamw_by_hand() -> None:
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0]]))
         model.bias.fill_(0.5)
-    optimizer = Optimizer(model, OptimizerConfig(learning_rate=0.1, weight_decay=0.2, max_grad_norm=None), 10)
+    optimizer = Optimizer(
+        model.parameters(), OptimizerConfig(learning_rate=0.1, weight_decay=0.2, max_grad_norm=None), 10
+    )
     model.weight.grad = torch.tensor([[3.0, -4.0]])
     model.bias.grad = torch.tensor([0.5])
     measured = optimizer.step(1.0, "none")
@@ -56,7 +58,7 @@ def test_one_step_is_adamw_by_hand() -> None:
 
 def test_a_gradient_is_clipped_to_its_norm_and_reported_as_it_was() -> None:
     model = nn.Linear(2, 1, bias=False)
-    optimizer = Optimizer(model, OptimizerConfig(learning_rate=0.1, max_grad_norm=1.0, epsilon=1.0), 10)
+    optimizer = Optimizer(model.parameters(), OptimizerConfig(learning_rate=0.1, max_grad_norm=1.0, epsilon=1.0), 10)
     before = model.weight.detach().clone()
     model.weight.grad = torch.tensor([[3.0, 4.0]])
     assert optimizer.step(1.0, "none")["grad_norm"] == pytest.approx(5.0)
@@ -68,7 +70,7 @@ def test_a_gradient_is_clipped_to_its_norm_and_reported_as_it_was() -> None:
 def test_what_is_not_finite_moves_nothing(loss: float, grad: float) -> None:
     model = nn.Linear(1, 1, bias=False)
     before = model.weight.item()
-    optimizer = Optimizer(model, OptimizerConfig(learning_rate=0.1, max_skipped=2), 10)
+    optimizer = Optimizer(model.parameters(), OptimizerConfig(learning_rate=0.1, max_skipped=2), 10)
     model.weight.grad = torch.tensor([[grad]])
     assert optimizer.step(loss, "c")["updates/skipped"] == 1
     assert model.weight.item() == before
@@ -86,5 +88,5 @@ def test_what_is_not_finite_moves_nothing(loss: float, grad: float) -> None:
 def test_frozen_weights_are_not_the_optimizers() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
-    optimizer = Optimizer(model, OptimizerConfig(), 10)
+    optimizer = Optimizer(model.parameters(), OptimizerConfig(), 10)
     assert [tuple(p.shape) for group in optimizer.adamw.param_groups for p in group["params"]] == [(1, 2), (1,)]

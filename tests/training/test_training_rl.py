@@ -33,7 +33,7 @@ from reinlm.algorithms import algorithm
 from reinlm.config import dump_yaml
 from reinlm.records import train_batch
 from reinlm.training.collection import Collected
-from reinlm.training.rl import RL, frozen_copy
+from reinlm.training.rl import RL
 
 
 class Watched:
@@ -44,10 +44,10 @@ class Watched:
         self.gradients: list[torch.Tensor] = []
         self.collected: list[Collected] = []
         self.scored: list[Any] = []
-        collect, logprobs = task.collector.collect, task._logprobs
+        collect, logprobs = task.collector.collect, task.updater._measure
         task.collector.collect = lambda *given: self.collected.append(collect(*given)) or self.collected[-1]  # type: ignore[method-assign]
-        task._logprobs = lambda model, batch: self.scored.append(model) or logprobs(model, batch)  # type: ignore[method-assign]
-        task.optimizer.step = self._step  # type: ignore[method-assign]
+        task.updater._measure = lambda model, batch: self.scored.append(model) or logprobs(model, batch)  # type: ignore[method-assign]
+        task.updater.optimizer.step = self._step  # type: ignore[method-assign]
 
     def _step(self, loss: float, last_good: str) -> dict[str, float]:
         self.gradients.append(gradient(self.task.policy.model))
@@ -57,6 +57,12 @@ class Watched:
 def even(completions: list[str], **_: Any) -> list[float]:
     """Digits that are even, as a share: rewards of many sizes."""
     return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
+
+
+def reference_logprobs(task: RL, batch: Any) -> torch.Tensor:
+    assert task.reference is not None
+    with task.reference.active() as model:
+        return task.updater._measure(model, batch)[0]
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -188,17 +194,17 @@ def test_the_reference_stays_while_the_policy_moves(lora: bool, tmp_path: Path) 
 
     path = str(saved_model(tmp_path / "model"))
     policy = load_policy(ModelConfig(path=path, lora=LoraConfig(rank=4) if lora else None))
-    reference = frozen_copy(policy)
-    assert (reference is None) == lora
-    task = rl_task(policy, algorithm("grpo"), reward=even, reference=reference, optimizer={"learning_rate": 2e-2})
+    task = rl_task(policy, algorithm("grpo"), reward=even, optimizer={"learning_rate": 2e-2})
+    assert task.reference is not None
+    assert task.reference.shared == lora
     watched = Watched(rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=even))
     watched.task.step(1)
     batch = train_batch(watched.collected[0].kept)
-    before_ref, before = task._reference_logprobs(batch), task._logprobs(policy.model, batch)
+    before_ref, before = reference_logprobs(task, batch), task.updater._measure(policy.model, batch)[0]
     kl = [task.step(step)["kl"] for step in (1, 2, 3)]
     assert torch.equal(before_ref, before)
-    assert torch.equal(task._reference_logprobs(batch), before_ref)
-    assert float((task._logprobs(policy.model, batch) - before).abs().max()) > 0.01
+    assert torch.equal(reference_logprobs(task, batch), before_ref)
+    assert float((task.updater._measure(policy.model, batch)[0] - before).abs().max()) > 0.01
     assert kl[0] == pytest.approx(0.0, abs=1e-9)
     assert kl[2] > 1e-5
 
@@ -301,7 +307,7 @@ def test_gradient_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
         disable_dropout(policy.model)
         changes: dict[str, Any] = {"model": {"path": path, "gradient_checkpointing": on}}
         task = rl_task(policy, algorithm("grpo", kl=None), reward=even)
-        task.config = task.config.model_copy(update={"model": ModelConfig(**changes["model"])})
+        task.updater.config = task.config.model_copy(update={"model": ModelConfig(**changes["model"])})
         watched = Watched(task)
         task.step(1)
         found.append(watched.gradients[0])

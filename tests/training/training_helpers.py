@@ -13,7 +13,7 @@ import reinlm
 from reinlm.algorithms import Algorithm
 from reinlm.config import build
 from reinlm.data import DataConfig, load_prompts
-from reinlm.models import Policy, character_tokenizer, load_policy, save_policy, tiny_model
+from reinlm.models import Policy, Reference, character_tokenizer, load_policy, save_policy, tiny_model
 from reinlm.records import Rollout
 from reinlm.rewards import build_rewards
 from reinlm.runs import read_metrics, without_clocks
@@ -103,7 +103,10 @@ def rl_task(policy: Policy, algorithm: Algorithm, *, reward: Any = None, referen
     config = build(RLConfig, settings)
     prompts = load_prompts(DataConfig(path=ROWS), policy.tokenizer, max_prompt_tokens=None).items
     rewards = build_rewards(reward or config.reward, time_limit=None)
-    return RL(config, algorithm, policy, reference, prompts, {}, rewards)
+    task = RL(config, algorithm, policy, prompts, {}, rewards)
+    if reference is not None:
+        task.updater.reference = Reference(reference)
+    return task
 
 
 def naive_loss(

@@ -46,7 +46,7 @@ class Reference:
         if self._copy is None:
             raise InputError(
                 "a policy with a LoRA adapter has its own backbone as the reference, which cannot be refreshed",
-                hint="set training.reference_refresh=0, or train without model.lora",
+                hint="set training.reference_refresh=null, or train without model.lora",
             )
         for kept, current in zip(self._copy.parameters(), self._policy.parameters(), strict=True):
             kept.lerp_(current.to(kept.dtype), mix)

@@ -53,6 +53,38 @@ METRICS: dict[str, MetricInfo] = {
     "sampling/importance_ratio/mean": MetricInfo("ratio", "mean trainer-to-sampler probability ratio"),
     "sampling/importance_ratio/max": MetricInfo("ratio", "largest trainer-to-sampler probability ratio"),
     "advantage/std": MetricInfo("reward or none", "standard deviation of the advantages over the scored tokens"),
+    "explained_variance": MetricInfo(
+        "fraction", "share of the returns' variance that the critic's values explain, before the update"
+    ),
+    "returns/mean": MetricInfo("reward", "mean of what the critic learns to predict"),
+    "value_loss": MetricInfo("reward squared", "the critic's loss per token, before its coefficient"),
+    "values/mean": MetricInfo("reward", "mean of the critic's values"),
+    "values/clip_ratio": MetricInfo("fraction", "values that moved beyond their clip in this update"),
+    "critic/grad_norm": MetricInfo("none", "norm of the gradient of the critic's own weights, before clipping"),
+    "critic/learning_rate": MetricInfo("none", "learning rate of the critic's own weights"),
+    "critic/warmup": MetricInfo("flag", "1 in steps in which the critic alone learned"),
+    "kl/coefficient": MetricInfo("none", "coefficient of the KL to the reference in this step"),
+    "kl/old_coefficient": MetricInfo("none", "coefficient of the KL to the old policy in this step"),
+    "kl/reference": MetricInfo(
+        "nats per token", "divergence of the sampling policy from its reference, which moves the coefficient"
+    ),
+    "kl/reference_per_sequence": MetricInfo("nats per answer", "the same, summed over an answer"),
+    "kl/old": MetricInfo(
+        "nats per token", "divergence of the policy after the batch's last update from the one before its first"
+    ),
+    "kl/old_per_sequence": MetricInfo("nats per answer", "the same, summed over an answer"),
+    "kl/full": MetricInfo("nats per token", "divergence from the reference over the whole vocabulary"),
+    "entropy/coefficient": MetricInfo("none", "coefficient of the entropy bonus; 0 while it does not count"),
+    "sequence_mask/dropped": MetricInfo("fraction", "tokens of punished answers that the policy has left behind"),
+    "selection/selected": MetricInfo("fraction", "tokens chosen by their covariance with the advantage"),
+    "correction/mean": MetricInfo("ratio", "mean weight of a token, for samples of another policy"),
+    "correction/dropped": MetricInfo("fraction", "tokens whose weight is 0"),
+    "correction/effective_samples": MetricInfo("fraction", "effective sample size of the weights, over their number"),
+    "completions/untrained": MetricInfo("samples", "answers that reach no loss: no reward, or filtered as overlong"),
+    "groups/single": MetricInfo("groups", "groups with at most one reward, which have no baseline"),
+    "groups/replayed": MetricInfo("groups", "groups of earlier steps mixed into this batch"),
+    "updates/made": MetricInfo("updates", "updates of the policy in this step"),
+    "updates/stopped": MetricInfo("flag", "1 where the rest of the updates was not made, for target_kl"),
     "groups/dropped": MetricInfo("groups", "groups that the filter removed in this step"),
     "groups/attempts": MetricInfo("rounds", "rounds of sampling that it took to fill the batch"),
     "updates/skipped": MetricInfo("updates", "updates skipped because loss or gradient was not finite"),

@@ -163,6 +163,7 @@ def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict
     metrics = {
         "reward": _mean(flat),
         "reward_std": _mean([_std(row) for row in given]),
+        "groups/single": float(sum(len(row) < 2 for row in rewards)),
         "frac_reward_zero_std": _mean([float(max(r) - min(r) <= EQUAL * max(map(abs, r))) for r in given]),
         "completions/mean_length": _mean(lengths),
         "completions/min_length": float(min(lengths)),

@@ -93,6 +93,24 @@ class SFTTraining(TrainingConfig):
     """Examples in an optimizer step."""
 
 
+class RefreshConfig(Config):
+    """A reference that follows the policy. TR-DPO, arXiv 2404.09656."""
+
+    every: int = Field(ge=1)
+    """Steps between moves."""
+    mix: float = Field(1.0, gt=0, le=1)
+    """reference ← mix · policy + (1 - mix) · reference: 1 replaces it, TR-DPO takes 0.6."""
+
+
+class ReplayConfig(Config):
+    """Earlier groups mixed into each batch, with the sampler's log-probabilities as their old ones."""
+
+    groups: int = Field(ge=1)
+    """Groups mixed into each batch, drawn at random; fewer while there are fewer."""
+    age: int = Field(4, ge=1)
+    """Steps after which a group is too old to be mixed in."""
+
+
 class RLTraining(TrainingConfig):
     """The loop of reinforcement learning."""
 
@@ -106,14 +124,10 @@ class RLTraining(TrainingConfig):
     kl_learning_rate: float | None = Field(None, gt=0)
     """Nats a token: after a batch whose last update began more than twice this far from the old policy, the learning rate is
     divided by 1.5; nearer than half of it, multiplied; between 1/100 and 10 times the schedule's."""
-    reference_refresh: int = Field(0, ge=0)
-    """Steps between those after which the reference moves towards the policy; 0: it never moves."""
-    reference_mix: float = Field(1.0, gt=0, le=1)
-    """How far it moves: 1 replaces it, 0.6 is TR-DPO's (arXiv 2404.09656)."""
-    replay: int = Field(0, ge=0)
-    """Groups of earlier batches mixed into each batch, with the sampler's log-probabilities as their old ones."""
-    replay_age: int = Field(4, ge=1)
-    """Steps after which a group is too old to be mixed in."""
+    reference_refresh: RefreshConfig | None = None
+    """Null: the reference stays as it was at the start."""
+    replay: ReplayConfig | None = None
+    """Null: every batch is sampled anew."""
 
 
 class CriticConfig(Config):
@@ -254,10 +268,6 @@ class RLConfig(VerbConfig):
                 f"training.minibatches {self.training.minibatches} does not divide the {self.rollout.groups} groups of a "
                 f"batch (rollout.batch_size {self.rollout.batch_size} / group_size {self.rollout.group_size})"
             )
-        if self.training.reference_mix != 1.0 and not self.training.reference_refresh:
-            raise ValueError("training.reference_mix has no effect without training.reference_refresh")
-        if "replay_age" in self.training.model_fields_set and not self.training.replay:
-            raise ValueError("training.replay_age has no effect without training.replay")
         return self
 
 

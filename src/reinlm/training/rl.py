@@ -65,7 +65,7 @@ class RL:
         self.updater = self._updater()
         order = PromptOrder(len(prompts), seed=config.seed)
         self.collector = Collector(config.rollout, algorithm, self.engine, policy, prompts, order, rewards, config.seed)
-        self.replay = Replay(config.training.replay_age, config.seed) if config.training.replay else None
+        self.replay = Replay(config.training.replay, config.seed) if config.training.replay else None
         self.rollouts: RolloutLog | None = None
         self.stop_reason: str | None = None
         self.last_checkpoint = "none yet"
@@ -105,7 +105,7 @@ class RL:
         metrics = dict(collected.metrics)
         advantages: Tensor | None = None
         if collected.kept:
-            earlier = self.replay.draw(step, self.config.training.replay) if self.replay else []
+            earlier = self.replay.draw(step) if self.replay else []
             groups = [*collected.kept, *earlier]
             shaping = [*collected.shaping, *self.collector.shape(earlier)]
             batch = train_batch(groups, shaping if self.algorithm.shapers else None)
@@ -127,9 +127,9 @@ class RL:
         return {**metrics, **self._totals(metrics, phases), **phases.seconds}
 
     def _refresh(self, step: int) -> None:
-        every = self.config.training.reference_refresh
-        if self.reference is not None and every and step % every == 0:
-            self.reference.refresh(self.config.training.reference_mix)
+        refresh = self.config.training.reference_refresh
+        if self.reference is not None and refresh is not None and step % refresh.every == 0:
+            self.reference.refresh(refresh.mix)
 
     def _totals(self, metrics: Mapping[str, float], phases: Phases) -> dict[str, float]:
         tokens = metrics["samples"] * metrics["completions/mean_length"]
@@ -164,16 +164,14 @@ class RL:
             samples = samples or sample_rows(result)
         return metrics, samples
 
-    def _moves(self) -> bool:
-        return self.config.training.reference_refresh > 0
-
     def state_dict(self) -> dict[str, Any]:
+        refreshed = self.config.training.reference_refresh is not None
         return {
             **self.updater.state_dict(),
             "order": self.collector.order.state_dict(),
             "tokens": self.tokens,
             "reference": self.reference_mark,
-            "moved_reference": self.reference.state_dict() if self._moves() and self.reference else None,
+            "moved_reference": self.reference.state_dict() if self.reference and refreshed else None,
             "replay": self.replay.state_dict() if self.replay else None,
         }
 
@@ -262,13 +260,13 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
         raise InputError(
             f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
         )
-    if config.training.reference_refresh:
+    if config.training.reference_refresh is not None:
         if not algorithm.needs_reference:
             raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
         if config.model.lora is not None:
             raise InputError(
                 "training.reference_refresh: a policy with a LoRA adapter has its own backbone as the reference",
-                hint="set training.reference_refresh=0, or train without model.lora",
+                hint="set training.reference_refresh=null, or train without model.lora",
             )
 
 
