@@ -1,0 +1,97 @@
+"""What a critic knows after its warm-up: explained variance on a fixed batch of the SFT policy's answers.
+
+    python benchmarks/ladder.py --output runs/ladder --algorithms ppo --seeds 0     # makes the checkpoint
+    python benchmarks/critic.py --output runs/ladder
+
+Trains PPO's critic alone (`critic.warmup_steps` is the whole run), on Monte Carlo returns (VC-PPO, arXiv 2503.01491), then
+reads it back from the run's checkpoint and judges it on 1,600 answers that it never saw. Beside it stands the best that any
+critic can do: the exact chance that the policy finishes right from each state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from reinlm import rl
+from reinlm.data import DataConfig, load_prompts
+from reinlm.models import Policy, ValueModel, load_policy, score
+from reinlm.objectives import explained_variance
+from reinlm.records import Segment
+from reinlm.rollouts import SamplingConfig, collect
+from reinlm.runs import load_state
+from reinlm.training.setup import engine_for
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--output", type=Path, default=Path("runs/ladder"))
+    parser.add_argument("--steps", type=int, default=190)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = str(arguments.output / "sft" / "checkpoints" / "last")
+    run = rl(
+        model,
+        str(arguments.output / "data" / "train.jsonl"),
+        output=arguments.output / f"critic-{arguments.seed}",
+        algorithm={
+            "base": "ppo",
+            "advantage": {"whitened": {"gae": {"critic_smoothing": 1.0}}},
+            "critic": {"clip": None, "coefficient": 1.0},
+        },
+        reward="exact_match",
+        rollout={"group_size": 4, "batch_size": 512, "max_new_tokens": 6, "max_running": 512},
+        critic={
+            "warmup_steps": arguments.steps,
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 300},
+        },
+        training={"steps": arguments.steps, "minibatches": 4, "passes": 4},
+        run={"save_every": 0, "rollouts_every": 0, "tensorboard": False},
+        seed=arguments.seed,
+        quiet=True,
+        overwrite=True,
+    )
+    policy = load_policy(model)
+    critic = ValueModel(policy.model)
+    critic.restore(load_state(run.folder / "checkpoints" / f"step_{arguments.steps}")["task"]["critic"]["weights"])
+    values, best, returns = _judge(policy, critic, arguments.output)
+    print(f"{arguments.steps} steps, {run.summary['train_seconds']:.0f} s of training")
+    print(f"explained variance of the critic     {float(explained_variance(values, returns)):.3f}")
+    print(f"of the exact chance to finish right  {float(explained_variance(best, returns)):.3f}")
+
+
+def _judge(policy: Policy, critic: ValueModel, folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The critic's values, the best values and the returns, of every token of the fixed batch."""
+    prompts = load_prompts(
+        DataConfig(path=str(folder / "data" / "test.jsonl"), limit=400), policy.tokenizer, max_prompt_tokens=None
+    ).items
+    sampling = SamplingConfig(max_new_tokens=6).sampling(policy.stops)
+    groups = collect(
+        engine_for(policy), prompts, group_size=4, sampling=sampling, seed=0, tag="fixed", tokenizer=policy.tokenizer
+    )
+    segments: list[Segment] = []
+    best: list[float] = []
+    returns: list[float] = []
+    for group in groups:
+        right = [*policy.tokenizer.convert_tokens_to_ids(list(group.prompt.columns["answer"])), policy.stops[0]]
+        start = len(group.prompt.token_ids)
+        with torch.no_grad():
+            positions = list(range(start, start + len(right)))
+            logprobs = score(policy.model, [[*group.prompt.token_ids, *right]], [positions]).logprobs
+        chances = logprobs.flip(0).cumsum(0).flip(0).exp().tolist()
+        for rollout in group.rollouts:
+            (segment,) = rollout.segments
+            chosen = list(segment.chosen_ids)
+            segments.append(segment)
+            returns += [float(chosen == right)] * len(chosen)
+            best += [chances[t] if t < len(right) and chosen[:t] == right[:t] else 0.0 for t in range(len(chosen))]
+    with torch.no_grad():
+        values = critic.values([s.token_ids for s in segments], [s.positions for s in segments])
+    return values.double(), torch.tensor(best).double(), torch.tensor(returns).double()
+
+
+if __name__ == "__main__":
+    main()
