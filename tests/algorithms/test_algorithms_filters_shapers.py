@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from reinlm.algorithms import MixedOutcomes, SoftOverlong
+from reinlm.algorithms import MissingEnd, MixedOutcomes, SoftOverlong
 from reinlm.errors import InputError
+from reinlm.objectives import missing_end_penalty
 from samples import reward, scored
 
 
@@ -58,13 +59,13 @@ def test_the_weighted_sum_decides_where_none_is_named():
 
 def test_shaped_rewards_would_make_every_group_look_mixed():
     """Equal outcomes at different lengths: the filter drops the group, and would keep it after the length penalty."""
-    penalty = SoftOverlong(10, 4)(torch.tensor([6, 9]), limit=10).tolist()
+    penalty = SoftOverlong(10, 4)(torch.tensor([6, 9]), torch.tensor([False, False]), limit=10).tolist()
     assert MixedOutcomes()(group(1.0, 1.0)) is False
     assert MixedOutcomes()(group(*[1.0 + p for p in penalty])) is True
 
 
 def penalties(shaper, lengths, limit):
-    return shaper(torch.tensor(lengths), limit).tolist()
+    return shaper(torch.tensor(lengths), torch.tensor([n >= limit for n in lengths]), limit).tolist()
 
 
 def test_the_samplers_limit_and_a_fifth_of_it_are_the_defaults():
@@ -99,12 +100,27 @@ def test_a_cache_beyond_the_limit_punishes_from_the_first_token():
 )
 def test_a_punishment_that_no_answer_can_reach_is_refused(shaper, limit, begins):
     with pytest.raises(InputError) as error:
-        shaper(torch.tensor([1]), limit)
+        penalties(shaper, [1], limit)
     assert error.value.message == (
         f"soft overlong: answers end at {limit} tokens, and the punishment would begin only after {begins}"
     )
     assert error.value.hint == "raise rollout.max_new_tokens, or lower the shaper's max_length"
     assert penalties(SoftOverlong(100, 11), [90], 90) == [-1 / 11]
+
+
+def test_a_missing_end_costs_its_penalty_and_nothing_else_does():
+    assert penalties(MissingEnd(), [1, 9, 10], 10) == [0.0, 0.0, -1.0]
+    assert penalties(MissingEnd(0.25), [10, 3], 10) == [-0.25, 0.0]
+    assert MissingEnd.name == "missing_end"
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf])
+def test_a_penalty_for_a_missing_end_is_more_than_nothing(penalty):
+    message = f"^missing end: the penalty must be more than 0 and finite, not {penalty}$"
+    with pytest.raises(ValueError, match=message):
+        MissingEnd(penalty)
+    with pytest.raises(ValueError, match=message):
+        missing_end_penalty(torch.tensor([True]), penalty)
 
 
 @pytest.mark.parametrize("length", [0, -5])

@@ -153,24 +153,27 @@ def test_the_coefficient_of_the_state_counts_and_not_that_of_the_choice():
     chosen = algorithm("grpo")
     one = torch.tensor([1.0])
     signals = chosen.prepare(Layout.from_lengths([1]), 0 * one, ref_logprobs=-one)
-    plain = chosen.loss(0 * one, signals, AlgorithmState(kl_coefficient=1.0)).value.item()
+    plain = chosen.loss(0 * one, signals, AlgorithmState(kl_coefficients=(1.0,))).value.item()
     assert plain == pytest.approx(torch.e**-1, abs=1e-7)
-    assert chosen.loss(0 * one, signals, AlgorithmState(kl_coefficient=3.0)).value.item() == pytest.approx(3 * plain)
+    assert chosen.loss(0 * one, signals, AlgorithmState(kl_coefficients=(3.0,))).value.item() == pytest.approx(
+        3 * plain
+    )
     result = chosen.objective(
         0 * one[None],
         0 * one[None],
         0 * one,
         one[None] > 0,
         ref_logprobs=-one[None],
-        state=AlgorithmState(kl_coefficient=2.0),
+        state=AlgorithmState(kl_coefficients=(2.0,)),
     )
     assert result.loss.item() == pytest.approx(2 * plain)
 
 
-def test_the_state_counts_updates_and_a_fixed_coefficient_stays():
+def test_the_state_counts_updates_and_batches_and_a_fixed_coefficient_stays():
     chosen = algorithm("grpo")
     state = chosen.initial_state()
-    assert state == AlgorithmState(updates=0, kl_coefficient=0.04)
-    assert chosen.advance(state, {"kl": 9.0}) == AlgorithmState(updates=1, kl_coefficient=0.04)
+    assert state == AlgorithmState(updates=0, batches=0, kl_coefficients=(0.04,))
+    moved = chosen.advance(state, updates=3, episodes=8, kl=[(9.0, 90.0)])
+    assert moved == AlgorithmState(updates=3, batches=1, kl_coefficients=(0.04,))
+    assert chosen.advance(moved).updates == 4
     assert algorithm("dapo").initial_state() == AlgorithmState()
-    assert AlgorithmState() == AlgorithmState(updates=0, kl_coefficient=0.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from reinlm.objectives import KL, k1, k2, k3
+from reinlm.objectives import KL, Layout, Signals, k1, k2, k3
 
 # Three tokens: π = [.7, .2, .1], reference [.5, .3, .2].
 PI = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
@@ -69,8 +69,10 @@ def test_gradients_agree_with_finite_differences():
 
 
 def test_the_choice_applies_its_estimator():
-    assert KL("k2")(PI.log(), REF.log()).tolist() == k2(PI.log(), REF.log()).tolist()
-    assert KL("k3")(PI.log(), REF.log()).tolist() == k3(PI.log(), REF.log()).tolist()
+    constant = torch.zeros(3, dtype=torch.float64)
+    signals = Signals(Layout.from_lengths([3]), constant, constant, ref_logprobs=REF.log())
+    assert KL("k2")(PI.log(), signals).tolist() == k2(PI.log(), REF.log()).tolist()
+    assert KL("k3")(PI.log(), signals).tolist() == k3(PI.log(), REF.log()).tolist()
     assert KL() == KL(estimator="k3", coefficient=0.04)
 
 
@@ -83,7 +85,7 @@ def test_k1_as_a_loss_is_refused_with_its_reason():
 
 
 def test_an_unknown_estimator_is_named():
-    with pytest.raises(ValueError, match=r"^unknown KL estimator 'k9'; allowed: k2, k3$"):
+    with pytest.raises(ValueError, match=r"^unknown KL estimator 'k9'; allowed: full, k1, k2, k3, k3_unbiased$"):
         KL("k9")
 
 

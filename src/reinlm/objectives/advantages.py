@@ -29,14 +29,14 @@ class Feedback:
     """Process rewards."""
     step_tokens: Int[Tensor, "steps"] | None = None
     """The flat index of the token on which each process reward lands."""
-    token_rewards: Float[Tensor, "tokens"] | None = None
-    """A reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time take it in."""
     values: Float[Tensor, "tokens"] | None = None
     """A critic's value of the state in which each token was chosen."""
     final_values: Float[Tensor, "episodes"] | None = None
     """A critic's value of the state after the last token; used where the episode was truncated."""
     truncated: Bool[Tensor, "episodes"] | None = None
     """Cut off by a limit, not finished. None: no episode was."""
+    token_rewards: Float[Tensor, "tokens"] | None = None
+    """A reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time take it in."""
     baseline_rewards: Float[Tensor, "groups"] | None = None
     """Outcome reward of the policy's greedy answer to each prompt; NaN: it got none."""
     log_importance: Float[Tensor, "tokens"] | None = None

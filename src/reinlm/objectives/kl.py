@@ -86,6 +86,9 @@ class KL:
             raise ValueError(f"KL: the anchor is reference or old, not {self.anchor!r}")
         if self.placement not in PLACEMENTS:
             raise ValueError(f"KL: the placement is one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        known = dict.fromkeys(name for names in PLACEMENTS.values() for name in names)
+        if self.estimator not in known:
+            raise ValueError(f"unknown KL estimator {self.estimator!r}; allowed: {', '.join(sorted(known))}")
         if self.estimator == "k1" and self.placement == "loss":
             raise ValueError(
                 "k1 as a loss has no gradient in expectation, so it ties the policy to nothing; use k2 or k3"
