@@ -121,7 +121,7 @@ class Soft:
         self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
     ) -> Gated:
         ratio = log_ratio.exp()
-        temperature = torch.where(signals.advantages > 0, self.positive, self.negative).to(ratio.dtype)
+        temperature = torch.full_like(ratio, self.negative).masked_fill(signals.advantages > 0, self.positive)
         losses = -soft_gate(ratio, temperature) * signals.advantages
         return Gated(losses, _nowhere(ratio), _nowhere(ratio))
 
