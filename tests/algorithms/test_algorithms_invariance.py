@@ -9,20 +9,31 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms_losses import run
+from test_algorithms_losses import from_the_forward_pass
+from test_algorithms_losses import run as run_plainly
 
-from reinlm.algorithms import algorithm
+from reinlm.algorithms import ALGORITHMS, algorithm
 from reinlm.objectives import Counts, Feedback, Layout
 from strategies import layouts, padded_batches, partition
 
-CHOSEN = {
-    "grpo": algorithm("grpo"),
-    "dapo": algorithm("dapo"),
-    "gspo": algorithm("gspo"),
+COVARIANCE = {"fraction": 0.3, "low": 0.0, "high": 100.0}
+CHOSEN = {name: algorithm(name) for name in ALGORITHMS} | {
     "prompts": algorithm("dapo", weights="prompt_mean"),
     "budget": algorithm("grpo", weights={"constant_budget": 4}),
+    "turns": algorithm("gspo", ratio="turn"),
+    "normalized": algorithm("grpo", corrections=[{"truncated": 1.005}, "self_normalized"]),
+    "sequence weights": algorithm("dapo", corrections={"masked": [0.98, 1.02, "sequence"]}),
+    "clip-cov": algorithm("dapo", selection={"clip_cov": COVARIANCE}),
+    "kl-cov": algorithm("dapo", gate="none", selection={"kl_cov": [0.3, 0.5]}),
+    "masked": algorithm("grpo", sequence_mask={"threshold": 0.0}),
+    "entropy": algorithm("ppo", entropy={"coefficient": 0.3}),
+    "full": algorithm("grpo", kl={"estimator": "full", "coefficient": 0.5}),
 }
 every_algorithm = pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+
+
+def run(chosen, tensors, **changes):
+    return run_plainly(chosen, tensors, with_extra=True, **changes)
 
 
 def normal(rng, count, scale=1.0):
@@ -45,7 +56,7 @@ def step(chosen, layout, seed):
 
 
 def backward(chosen, logprobs, signals):
-    loss = chosen.loss(logprobs, signals, chosen.initial_state())
+    loss = chosen.loss(logprobs, signals, chosen.initial_state(), **from_the_forward_pass(chosen, logprobs))
     (gradient,) = torch.autograd.grad(loss.value, logprobs)
     return loss, gradient
 
@@ -123,7 +134,7 @@ def test_what_stands_at_masked_places_changes_nothing(chosen, batch, garbage):
     assert result.metrics == plain.metrics
 
 
-@every_algorithm
+@pytest.mark.parametrize("chosen", [c for c in CHOSEN.values() if not (c.corrections or c.selection)])
 @given(layout=layouts(), seed=st.integers(0, 2**32 - 1))
 def test_no_old_logprobs_are_the_current_ones(chosen, layout, seed):
     logprobs, signals = step(chosen, layout, seed)

@@ -14,21 +14,78 @@ from reinlm.algorithms import AlgorithmState, algorithm
 from reinlm.objectives import Layout
 from strategies import padded_batches
 
-VARIANTS = {
-    "grpo": (algorithm("grpo"), oracles.RECIPES["grpo"]),
-    "dapo": (algorithm("dapo"), oracles.RECIPES["dapo"]),
-    "gspo": (algorithm("gspo"), oracles.RECIPES["gspo"]),
-    "k2": (algorithm("grpo", kl={"estimator": "k2"}), replace(oracles.RECIPES["grpo"], kl="k2")),
-    "budget": (algorithm("grpo", weights={"constant_budget": 5}), replace(oracles.RECIPES["grpo"], weights=5)),
-    "prompts": (algorithm("dapo", weights="prompt_mean"), replace(oracles.RECIPES["dapo"], weights="prompt")),
-    "sums": (algorithm("dapo", weights="sequence_sum"), replace(oracles.RECIPES["dapo"], weights="sum")),
+
+def changed(base, recipe, **changes):
+    return algorithm(base, **changes), replace(oracles.RECIPES[base], **recipe)
+
+
+VARIANTS = {name: (algorithm(name), oracles.RECIPES[name]) for name in oracles.RECIPES} | {
+    "k2": changed("grpo", {"kl": "k2"}, kl={"estimator": "k2"}),
+    "budget": changed("grpo", {"weights": 5}, weights={"constant_budget": 5}),
+    "prompts": changed("dapo", {"weights": "prompt"}, weights="prompt_mean"),
+    "sums": changed("dapo", {"weights": "sum"}, weights="sequence_sum"),
+    "turns": changed("gspo", {"ratio": "turn"}, ratio="turn"),
+    "asked for": changed("dapo", {"ratio": "sequence"}, ratio={"sequence": {"allow_token_mean": True}}),
+    "sampler": changed("grpo", {"against": "rollout"}, ratio={"token": "rollout"}),
+    "sampler's kl": changed(
+        "scaling_grpo",
+        {"against": "rollout", "beta": 0.5},
+        ratio={"token": "rollout"},
+        kl={"coefficient": 0.5},
+    ),
+    "dual": changed("dapo", {"dual": 1.4}, gate={"clip": [0.2, 0.28, 1.4]}),
+    "soft": changed("sapo", {"soft": (3.0, 5.0)}, gate={"soft": [3.0, 5.0]}),
+    "floor": changed("cispo", {"cap": 1.1, "floor": 0.9}, gate={"truncated_weight": [1.1, 0.9]}),
+    "masked weight": changed(
+        "cispo", {"cap": 1.1, "floor": 0.9, "masked": True}, gate={"truncated_weight": [1.1, 0.9, True]}
+    ),
+    "two ties": changed(
+        "grpo",
+        {"old_kl": "k2", "old_beta": 2.0},
+        kl=[{"estimator": "k3", "coefficient": 0.04}, {"estimator": "k2", "coefficient": 2.0, "anchor": "old"}],
+    ),
+    "tis": changed(
+        "grpo", {"corrections": [("truncated", 1.005, 0.99, "token")]}, corrections={"truncated": [1.005, 0.99]}
+    ),
+    "sequence tis": changed(
+        "ppo",
+        {"corrections": [("truncated", 1.005, 0.0, "sequence")]},
+        corrections={"truncated": {"cap": 1.005, "level": "sequence"}},
+    ),
+    "turn mis": changed(
+        "ppo",
+        {"corrections": [("masked", 0.99, 1.01, "turn")]},
+        corrections={"masked": [0.99, 1.01, "turn"]},
+    ),
+    "icepop, normalized": changed(
+        "scaling_grpo",
+        {"corrections": [("masked", 0.99, 1.01), ("self_normalized",)], "threshold": 0.0},
+        corrections=[{"masked": [0.99, 1.01]}, "self_normalized"],
+        sequence_mask={"threshold": 0.0},
+    ),
+    "filters": changed(
+        "grpo",
+        {"corrections": [("geometric", 0.995, 1.005), ("k3_filter", 1e-4)]},
+        corrections=[{"geometric": [0.995, 1.005]}, {"k3_filter": 1e-4}],
+    ),
 }
 
 
-def run(chosen, tensors, **changes):
-    """Objective and gradient of the padded adapter."""
+def from_the_forward_pass(chosen, logprobs):
+    """What an algorithm asks of the model beside log-probabilities: stand-ins that follow them, so that gradients do."""
+    entropy = {} if chosen.entropy is None else {"entropy": -0.3 * logprobs}
+    return entropy | ({"full_kl": 0.5 * logprobs} if chosen.needs_full_kl else {})
+
+
+def run(chosen, tensors, with_extra=False, **changes):
+    """Objective and gradient of the padded adapter; `with_extra` with entropy, values and whatever else it can take."""
     t = tensors | changes
     logprobs = t["logprobs"].clone().requires_grad_()
+    extra = from_the_forward_pass(chosen, logprobs)
+    if chosen.critic is not None:
+        extra |= {"values": 2 * logprobs, "old_values": t["old"], "returns": t["advantages"]}
+        if t["advantages"].dim() == 1:
+            extra["returns"] = t["advantages"][:, None].expand(t["mask"].shape)
     result = chosen.objective(
         logprobs,
         t["old"],
@@ -37,6 +94,7 @@ def run(chosen, tensors, **changes):
         ref_logprobs=t.get("ref"),
         rollout_logprobs=t.get("rollout"),
         groups=t.get("groups"),
+        **(extra if with_extra else {}),
     )
     result.loss.backward()
     return result, logprobs.grad
@@ -62,16 +120,21 @@ def test_the_formulas_gradients_agree_with_central_differences():
     old, ref, advantages = -rng.random((2, 4)), -rng.random((2, 4)), rng.standard_normal((2, 4))
     logprobs = old + 0.1 * rng.standard_normal((2, 4))
     for recipe in oracles.RECIPES.values():
-        for kl in ("k2", "k3"):
-            changed = replace(recipe, kl=kl, beta=0.1)
-            slope = oracles.policy_loss(changed, logprobs, old, advantages, mask, ref)[1]
+        for kl in ("k2", "k3", "k3_unbiased"):
+            tied = replace(recipe, kl=kl, beta=0.1, threshold=None)
+            slope = oracles.policy_loss(tied, logprobs, old, advantages, mask, ref)[1]
+            if recipe.ratio == "sequence_token" or recipe.gate == "weight":
+                continue  # stop-gradients are what these are about
             numeric = oracles.central_difference(
-                lambda x, r=changed: oracles.policy_loss(r, x, old, advantages, mask, ref)[0], logprobs
+                lambda x, r=tied: oracles.policy_loss(r, x, old, advantages, mask, ref)[0], logprobs
             )
             np.testing.assert_allclose(slope, numeric, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
+SMOOTH = [name for name in oracles.RECIPES if name not in {"gspo_token", "cispo"}]  # those two stop gradients
+
+
+@pytest.mark.parametrize("name", SMOOTH)
 def test_the_objective_passes_gradcheck_away_from_kinks(name):
     torch.manual_seed(1)
     mask = torch.tensor([[True, True, False], [True, False, True], [False, False, False]])

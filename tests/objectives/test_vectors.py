@@ -154,7 +154,7 @@ def test_2c_entropy_and_its_gradient():
     logprobs = logits.log_softmax(0)
     entropy = -(logprobs.exp() * logprobs).sum()
     (slope,) = torch.autograd.grad(entropy, logits)
-    assert float(entropy) == near(1.0397207708)
+    assert entropy.item() == near(1.0397207708)
     assert slope.tolist() == near([-0.1732867951, 0.0866433976, 0.0866433976])
 
 
