@@ -1,0 +1,607 @@
+"""Returns, baselines and selections against independent formulas; properties; degenerate input; refusals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+import oracles
+import oracles_returns
+from reinlm.objectives import (
+    GAE,
+    KL,
+    Clip,
+    ClipCov,
+    Critic,
+    EntropyBonus,
+    Feedback,
+    GeometricFilter,
+    GreedyBaseline,
+    GroupCenter,
+    GroupStandardize,
+    K3Filter,
+    KLCov,
+    Layout,
+    LeaveOneOut,
+    LengthWeighted,
+    Linear,
+    Masked,
+    NoGate,
+    NStep,
+    OffPolicyMask,
+    Returns,
+    SchulmanRule,
+    SelfNormalized,
+    SequenceRatio,
+    SequenceTokenRatio,
+    Signals,
+    Soft,
+    TargetBand,
+    TokenRatio,
+    Truncated,
+    TruncatedWeight,
+    TurnRatio,
+    VTrace,
+    Whitened,
+    ZieglerRule,
+    correct,
+    decoupled_mix,
+    effective_sample_size,
+    explained_variance,
+    full_kl,
+    gae,
+    kept_logprobs,
+    lambda_returns,
+    n_step_returns,
+    soft_gate,
+    value_loss,
+    vtrace,
+)
+from reinlm.objectives.corrections import importance
+from strategies import layouts
+
+NAN, INF = math.nan, math.inf
+seeds = st.integers(0, 2**32 - 1)
+
+
+def d(values, grad=False):
+    return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
+
+
+def trajectories(steps, seed):
+    rng = np.random.default_rng(seed)
+    floats = rng.standard_normal((4, steps, 3))
+    terminated, truncated = rng.random((2, steps, 3)) < 0.2
+    return [torch.tensor(x) for x in (*floats, terminated, truncated & ~terminated)]
+
+
+def columns(tensors):
+    return [[t[:, b].tolist() for t in tensors] for b in range(3)]
+
+
+# ------------------------------------------------------------------------------------------------ returns
+
+
+@given(st.integers(1, 6), seeds, st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 0.9, 1.0]))
+def test_lambda_returns_mix_all_n_step_returns(steps, seed, smoothing, discount):
+    _, rewards, _, successors, terminated, truncated = trajectories(steps, seed)
+    mine = lambda_returns(rewards, successors, terminated, truncated, discount=discount, smoothing=smoothing)
+    for b, column in enumerate(columns([rewards, successors, terminated, truncated])):
+        expected = oracles_returns.lambda_return(*column, discount, smoothing)
+        assert mine[:, b].tolist() == pytest.approx(expected, abs=1e-10)
+
+
+@given(st.integers(1, 6), seeds, st.integers(1, 8))
+def test_n_step_returns_are_n_rewards_and_a_value(steps, seed, n):
+    _, rewards, _, successors, terminated, truncated = trajectories(steps, seed)
+    mine = n_step_returns(rewards, successors, terminated, truncated, discount=0.9, n=n)
+    for b, column in enumerate(columns([rewards, successors, terminated, truncated])):
+        assert mine[:, b].tolist() == pytest.approx(oracles_returns.n_step(*column, 0.9, n), abs=1e-10)
+
+
+@given(st.integers(1, 6), seeds, st.sampled_from([(1.0, 1.0, 1.0), (0.7, 0.5, 2.0), (INF, 1.2, INF)]))
+def test_vtrace_is_the_sum_of_its_definition(steps, seed, caps):
+    logs, *rest = trajectories(steps, seed)
+    names = dict(zip(("value_cap", "trace_cap", "policy_cap"), caps, strict=True))
+    targets, advantages = vtrace(logs, *rest, discount=0.9, smoothing=0.8, **names)
+    for b, column in enumerate(columns([logs, *rest])):
+        expected = oracles_returns.vtrace(*column, 0.9, 0.8, *caps)
+        assert targets[:, b].tolist() == pytest.approx(expected[0], abs=1e-9)
+        assert advantages[:, b].tolist() == pytest.approx(expected[1], abs=1e-9)
+
+
+@given(st.integers(1, 6), seeds, st.sampled_from([0.0, 0.5, 1.0]))
+def test_lambda_returns_equal_gae_plus_values_where_successors_are_the_next_values(steps, seed, smoothing):
+    _, rewards, values, final, terminated, truncated = trajectories(steps, seed)
+    goes_on = ~(terminated | truncated)
+    goes_on[-1] = False
+    successors = torch.where(goes_on, values.roll(-1, 0), final)
+    options = {"discount": 0.9, "smoothing": smoothing}
+    advantages = gae(rewards, values, successors, terminated, truncated, **options)
+    returns = lambda_returns(rewards, successors, terminated, truncated, **options)
+    np.testing.assert_allclose(advantages + values, returns, atol=1e-12)
+    long = n_step_returns(rewards, successors, terminated, truncated, discount=0.9, n=steps)
+    whole = lambda_returns(rewards, successors, terminated, truncated, discount=0.9, smoothing=1.0)
+    np.testing.assert_allclose(long, whole, atol=1e-12)
+    on_policy, _ = vtrace(0 * rewards, rewards, values, successors, terminated, truncated, **options)
+    np.testing.assert_allclose(on_policy, returns, atol=1e-12)
+
+
+@given(st.integers(1, 5), seeds)
+def test_gae_takes_a_smoothing_for_each_episode(steps, seed):
+    _, rewards, values, successors, terminated, truncated = trajectories(steps, seed)
+    each = d([0.0, 0.5, 1.0])
+    mine = gae(rewards, values, successors, terminated, truncated, discount=0.9, smoothing=each)
+    for b, column in enumerate(columns([rewards, values, successors, terminated, truncated])):
+        assert mine[:, b].tolist() == pytest.approx(oracles.gae_by_sums(*column, 0.9, float(each[b])), abs=1e-12)
+    with pytest.raises(ValueError, match=r"^smoothing must be in \[0, 1\]"):
+        gae(rewards, values, successors, terminated, truncated, discount=0.9, smoothing=each + 0.5)
+
+
+def test_trajectories_without_a_step_have_no_returns():
+    none, flag = torch.zeros(0, 2, dtype=torch.float64), torch.zeros(0, 2, dtype=torch.bool)
+    assert lambda_returns(none, none, flag, flag, discount=1.0, smoothing=0.5).shape == (0, 2)
+    assert n_step_returns(none, none, flag, flag, discount=1.0, n=2).shape == (0, 2)
+    assert [x.shape for x in vtrace(none, none, none, none, flag, flag, discount=1.0)] == [(0, 2), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda x, f: n_step_returns(x, x, f, f, discount=1.0, n=0), "n-step returns need n of at least 1, not 0"),
+        (lambda x, f: n_step_returns(x, x, f, f, discount=1.1, n=1), "discount must be in [0, 1], not 1.1"),
+        (lambda x, f: lambda_returns(x, x, f, f, discount=-0.1, smoothing=1.0), "discount must be in [0, 1], not -0.1"),
+        (lambda x, f: lambda_returns(x, x, f, f, discount=1.0, smoothing=2.0), "smoothing must be in [0, 1], not 2.0"),
+        (lambda x, f: vtrace(x, x, x, x, f, f, discount=1.0, smoothing=-1.0), "smoothing must be in [0, 1], not -1.0"),
+        (lambda x, f: vtrace(x, x, x, x, f, f, discount=2.0), "discount must be in [0, 1], not 2.0"),
+        (
+            lambda x, f: vtrace(x, x, x, x, f, f, discount=1.0, trace_cap=0.0),
+            "vtrace: trace_cap must be more than 0, not 0.0",
+        ),
+    ],
+)
+def test_returns_refuse_what_is_out_of_range(call, told):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call(d([1.0]), torch.tensor([False]))
+    assert str(error.value) == told
+
+
+# ------------------------------------------------------------------------------------------------ choices over time
+
+
+@st.composite
+def feedbacks(draw, steps=False):
+    layout = draw(layouts())
+    rng = np.random.default_rng(draw(seeds))
+    episodes, tokens = layout.size("episode"), layout.tokens
+    rewards = rng.choice([0.0, 1.0, 0.5, NAN], episodes)
+    return Feedback(
+        layout,
+        d(rewards.tolist()),
+        values=d(rng.standard_normal(tokens).tolist()),
+        final_values=d(rng.standard_normal(episodes).tolist()),
+        truncated=torch.tensor(rng.random(episodes) < 0.3, dtype=torch.bool).reshape(episodes),
+        token_rewards=d(rng.standard_normal(tokens).tolist()),
+        log_importance=d((0.3 * rng.standard_normal(tokens)).tolist()),
+        baseline_rewards=d(rng.choice([0.0, 0.5, NAN], layout.groups).tolist()),
+    )
+
+
+def by_episode(feedback):
+    """(which tokens, rewards on their tokens, values, successors, terminated, truncated) of every rewarded episode."""
+    for e in range(feedback.layout.size("episode")):
+        tokens = torch.nonzero(feedback.layout.index("episode") == e).flatten().tolist()
+        if tokens and not math.isnan(feedback.rewards[e]):
+            rewards = feedback.token_rewards[tokens].tolist()
+            rewards[-1] += float(feedback.rewards[e])
+            values = feedback.values[tokens].tolist()
+            end = [False] * (len(tokens) - 1)
+            cut = bool(feedback.truncated[e])
+            successors = [*values[1:], float(feedback.final_values[e])]
+            yield tokens, rewards, values, successors, [*end, not cut], [*end, cut]
+
+
+def assembled(feedback, of_episode):
+    out = [0.0] * feedback.layout.tokens
+    for tokens, *rest in by_episode(feedback):
+        for token, value in zip(tokens, of_episode(tokens, *rest), strict=True):
+            out[token] = value
+    return pytest.approx(out, abs=1e-10)
+
+
+@given(feedbacks())
+def test_choices_over_time_equal_the_formulas_of_every_episode(feedback):
+    def returns(tokens, rewards, *_):
+        return [sum(r * 0.9**k for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
+
+    def n_steps(tokens, rewards, values, successors, terminated, truncated):
+        found = oracles_returns.n_step(rewards, successors, terminated, truncated, 0.9, 2)
+        return [g - v for g, v in zip(found, values, strict=True)]
+
+    def of_vtrace(which):
+        def call(tokens, *rest):
+            logs = feedback.log_importance[tokens].tolist()
+            return oracles_returns.vtrace(logs, *rest, 0.9, 1.0, 1.0, 1.0, 1.0)[which]
+
+        return call
+
+    assert Returns(0.9)(feedback).tolist() == assembled(feedback, returns)
+    assert GAE(0.9, 0.8)(feedback).tolist() == assembled(feedback, lambda t, *x: oracles.gae_by_sums(*x, 0.9, 0.8))
+    assert NStep(2, 0.9)(feedback).tolist() == assembled(feedback, n_steps)
+    assert VTrace(0.9)(feedback).tolist() == assembled(feedback, of_vtrace(1))
+    assert VTrace(0.9).targets(feedback).tolist() == assembled(feedback, of_vtrace(0))
+    given = feedback.given
+    kept = torch.where(given, GAE(0.9, 0.8).targets(feedback) - feedback.values, 0.0)
+    assert kept.tolist() == pytest.approx(GAE(0.9, 0.8)(feedback).tolist(), abs=1e-12)
+    expected = torch.where(given, NStep(2, 0.9).targets(feedback) - feedback.values, 0.0)
+    assert NStep(2, 0.9)(feedback).tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+
+
+@given(feedbacks())
+def test_baselines_equal_the_formulas(feedback):
+    layout = feedback.layout
+    rewards = [None if math.isnan(r) else r for r in feedback.rewards.tolist()]
+    groups = layout.group_of_episode.tolist()
+    lengths = layout.count("episode").tolist()
+    baselines = feedback.baseline_rewards.tolist()
+
+    def spread(values):
+        return pytest.approx(layout.expand(d(values), "episode").tolist() if values else [], abs=1e-12)
+
+    greedy = [
+        0.0 if r is None or math.isnan(baselines[g]) else r - baselines[g] for r, g in zip(rewards, groups, strict=True)
+    ]
+    assert LeaveOneOut()(feedback).tolist() == spread(oracles_returns.leave_one_out(rewards, groups))
+    assert LengthWeighted()(feedback).tolist() == spread(oracles_returns.length_weighted(rewards, lengths, groups))
+    assert GreedyBaseline()(feedback).tolist() == spread(greedy)
+
+
+@pytest.mark.parametrize("bessel", [False, True])
+@given(feedbacks())
+def test_whitening_leaves_out_what_has_no_reward(bessel, feedback):
+    layout, given = feedback.layout, feedback.given
+    plain = Returns(0.9)(feedback)
+    kept = plain[given].tolist()
+    found = Whitened(Returns(0.9), bessel=bessel)(feedback)
+    expected = oracles_returns.whitened(kept, bessel=bessel) if len(kept) > 1 else [0.0] * len(kept)
+    assert found[given].tolist() == pytest.approx(expected, abs=1e-9)
+    assert found[~given].abs().sum() == 0.0
+    centred = GroupCenter()(feedback)
+    episodes = [e for e in range(layout.size("episode")) if lengths_of(layout)[e] and not feedback.rewards[e].isnan()]
+    each = [float(layout.mean(centred, "episode")[e]) for e in episodes]
+    found = layout.mean(Whitened(GroupCenter(), by="episode", bessel=bessel)(feedback), "episode")
+    expected = oracles_returns.whitened(each, bessel=bessel) if len(each) > 1 else [0.0] * len(each)
+    assert [float(found[e]) for e in episodes] == pytest.approx(expected, abs=1e-9)
+
+
+def lengths_of(layout):
+    return layout.count("episode").tolist()
+
+
+def test_whitened_needs_what_its_inner_advantage_needs_and_teaches_what_it_teaches():
+    feedback = Feedback(Layout.from_lengths([2]), d([1.0]), values=d([0.2, 0.4]))
+    assert Whitened(GAE()).needs == {"critic"}
+    assert (Whitened(GAE()).sums_rewards, Whitened(GroupCenter()).sums_rewards) == (True, False)
+    assert Whitened(GAE()).targets(feedback).tolist() == GAE().targets(feedback).tolist()
+    assert (VTrace().needs, GreedyBaseline().needs, Returns().needs) == ({"critic", "importance"}, {"greedy"}, set())
+    assert LeaveOneOut().needs == LengthWeighted().needs == GroupStandardize().needs == {"group"}
+
+
+def test_what_an_advantage_lacks_is_named():
+    bare = Feedback(Layout.from_lengths([1]), d([1.0]))
+    steps = Feedback(Layout.from_lengths([1]), d([1.0]), step_rewards=d([1.0]), step_tokens=torch.tensor([0]))
+    critic = Feedback(Layout.from_lengths([1]), d([1.0]), values=d([1.0]))
+    cut = Feedback(Layout.from_lengths([1]), d([1.0]), values=d([1.0]), truncated=torch.tensor([True]))
+    for choice, feedback, told in (
+        (GAE(), bare, "GAE needs a critic: Feedback.values is missing"),
+        (NStep(1), bare, "n-step needs a critic: Feedback.values is missing"),
+        (VTrace(), critic, "V-trace needs the ratio of policy and sampler: Feedback.log_importance is missing"),
+        (GAE(), cut, "GAE of a truncated episode needs the value of its last state: Feedback.final_values"),
+        (
+            GreedyBaseline(),
+            bare,
+            "a greedy baseline needs the rewards of the greedy answers: Feedback.baseline_rewards",
+        ),
+        (
+            GreedyBaseline(),
+            steps,
+            "a greedy baseline compares outcome rewards, and there are step rewards; take group_st",
+        ),
+        (LengthWeighted(), steps, "a length-weighted baseline compares outcome rewards, and there are step rewards"),
+    ):
+        with pytest.raises(ValueError) as error:  # noqa: PT011
+            choice(feedback)
+        assert str(error.value).startswith(told)
+    with pytest.raises(ValueError, match=r"^GroupCenter has no critic to teach$"):
+        GroupCenter().targets(bare)
+
+
+# ------------------------------------------------------------------------------------------------ degenerate input
+
+ADVANTAGES = [
+    GroupStandardize(),
+    GroupCenter(),
+    LeaveOneOut(),
+    LengthWeighted(),
+    GreedyBaseline(),
+    Returns(),
+    GAE(),
+    NStep(2),
+    VTrace(),
+    Whitened(Returns()),
+    Whitened(GroupCenter(), by="episode"),
+]
+
+
+@pytest.mark.parametrize("choice", ADVANTAGES, ids=str)
+@pytest.mark.parametrize("lengths", [[], [0, 0], [2, 0, 1]])
+def test_no_reward_anywhere_is_no_advantage_anywhere(choice, lengths):
+    layout = Layout.from_lengths(lengths)
+    n = layout.tokens
+    feedback = Feedback(
+        layout,
+        d([NAN] * len(lengths)),
+        values=d([0.3] * n),
+        final_values=d([0.1] * len(lengths)),
+        truncated=torch.ones(len(lengths), dtype=torch.bool),
+        baseline_rewards=d([NAN] * len(lengths)),
+        log_importance=d([0.1] * n),
+    )
+    assert choice(feedback).tolist() == [0.0] * n
+
+
+@pytest.mark.parametrize("choice", [LeaveOneOut(), LengthWeighted(), GroupStandardize(), GroupCenter()], ids=str)
+@pytest.mark.parametrize("rewards", [[0.1 + 0.2, 0.3], [1.0], [NAN, 2.0], [5.0, 5.0, 5.0]])
+def test_equal_rewards_and_groups_of_one_give_exact_zeros(choice, rewards):
+    feedback = Feedback(Layout.from_lengths([3] * len(rewards), len(rewards)), d(rewards))
+    assert choice(feedback).tolist() == [0.0] * (3 * len(rewards))
+
+
+def test_a_greedy_answer_as_good_gives_exactly_nothing():
+    feedback = Feedback(Layout.from_lengths([1]), d([0.1 + 0.2]), baseline_rewards=d([0.3]))
+    assert GreedyBaseline()(feedback).tolist() == [0.0]
+
+
+# ------------------------------------------------------------------------------------------------ corrections
+
+CORRECTIONS = [Truncated(), Masked(), Truncated(level="sequence"), GeometricFilter(), K3Filter(), SelfNormalized()]
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=str)
+@pytest.mark.parametrize("missing", [-INF, NAN, INF])
+def test_a_token_without_a_samplers_log_probability_has_weight_zero(correction, missing):
+    weights = correct([correction], d([-1.0, -2.0]), d([missing, -2.0]), Layout.from_lengths([1, 1]))
+    assert weights[0].item() == 0.0
+    assert weights[1].item() == (2.0 if isinstance(correction, SelfNormalized) else 1.0)
+    assert correct([correction], d([]), d([]), Layout.from_lengths([])).tolist() == []
+
+
+def test_self_normalised_weights_average_one_or_are_all_zero():
+    layout = Layout.from_lengths([2, 1])
+    weights = correct([Truncated(2.0), SelfNormalized()], d([-1.0, -1.0, -1.0]), d([-1.5, -1.1, -0.2]), layout)
+    assert weights.mean().item() == pytest.approx(1.0, abs=1e-12)
+    none = correct([Masked(100.0, 200.0), SelfNormalized()], d([-1.0] * 3), d([-1.0] * 3), layout)
+    assert none.tolist() == [0.0] * 3
+    assert effective_sample_size(none).item() == 0.0
+    assert effective_sample_size(d([1.0, 1.0, 0.0])).item() == 2.0
+
+
+def test_far_ratios_stay_finite_and_low_precision_is_raised():
+    far = correct([Truncated(1e30, level="sequence")], d([0.0] * 3), d([-1e4] * 3), Layout.from_lengths([3]))
+    assert far.tolist() == pytest.approx([math.exp(20.0)] * 3)
+    low = correct(
+        [Truncated()], torch.tensor([-1.0]).bfloat16(), torch.tensor([-1.0]).bfloat16(), Layout.from_lengths([1])
+    )
+    assert low.dtype == torch.float32
+    with pytest.raises(ValueError, match=r"^correction: level is token, turn, sequence, episode, not 'group'$"):
+        importance(d([0.0]), Layout.from_lengths([1]), "group")
+
+
+def test_nothing_is_stale_without_an_older_sampler():
+    assert decoupled_mix(version=3, proximal=2, behaviour=3) == 1.0
+    assert decoupled_mix(version=9, proximal=1, behaviour=2) == 0.0
+    assert decoupled_mix(version=3, proximal=5, behaviour=2) == 1.0
+
+
+# ------------------------------------------------------------------------------------------------ selection
+
+
+@given(seeds, st.integers(2, 30))
+def test_a_draw_belongs_to_its_token_and_not_to_its_place(seed, n):
+    rng = np.random.default_rng(seed)
+    logprobs, advantages = d((-rng.exponential(1.0, n)).tolist()), d(rng.standard_normal(n).tolist())
+    order = torch.as_tensor(rng.permutation(n))
+    for selection in (ClipCov(0.3, 0.0, 100.0), KLCov(0.3)):
+        chosen = selection.select(logprobs, advantages, seed=seed)
+        moved = selection.select(logprobs[order], advantages[order], seed=seed)
+        assert moved.tolist() == chosen[order].tolist()
+        assert int(chosen.sum()) <= max(1, int(0.3 * n))
+
+
+def test_another_seed_draws_other_tokens_about_evenly():
+    logprobs = -torch.linspace(0.1, 2.0, 100, dtype=torch.float64)
+    advantages = -logprobs * 0 + torch.where(torch.arange(100) < 50, 1.0, -1.0).double()
+    selection = ClipCov(0.05, 0.0, 100.0)
+    candidates = ClipCov(1.0, 0.0, 100.0).select(logprobs, advantages, 0)
+    counts = sum(selection.select(logprobs, advantages, seed).double() for seed in range(2000))
+    assert counts[~candidates].sum() == 0.0
+    expected = 2000 * 5 / int(candidates.sum())
+    assert float((counts[candidates] - expected).abs().max()) < 6 * math.sqrt(expected)
+
+
+def test_no_covariance_selects_nothing():
+    same = d([1.0, 1.0, 1.0])
+    for selection in (ClipCov(1.0, 0.0, 9.0), KLCov(1.0)):
+        assert selection.select(d([-1.0, -2.0, -3.0]), same, 0).tolist() == [False] * 3
+        assert selection.select(d([]), d([]), 0).tolist() == []
+
+
+def test_tokens_that_clip_cov_chose_count_zero_with_no_gradient():
+    logprobs = d([-1.0, -2.0], grad=True)
+    s = Signals(Layout.from_lengths([2]), d([1.0, 1.0]), d([1.0, 1.0]), selected=torch.tensor([True, False]))
+    losses = ClipCov().apply(NoGate()(TokenRatio()(logprobs, s), logprobs, s).losses, logprobs, s)
+    losses.sum().backward()
+    assert losses.tolist() == [0.0, -1.0]
+    assert logprobs.grad.tolist() == [0.0, -1.0]
+
+
+# ------------------------------------------------------------------------------------------------ gradients
+
+
+def smooth(seed=0, n=6):
+    """Ratios away from every bound, in two sequences."""
+    rng = np.random.default_rng(seed)
+    moved = rng.choice([-0.5, -0.1, 0.1, 0.5], n) + rng.uniform(-0.02, 0.02, n)
+    old = d((-rng.exponential(1.0, n)).tolist())
+    logprobs = (old + d(moved.tolist())).requires_grad_()
+    advantages = d(rng.choice([-1.0, 1.0, 2.0], n).tolist())
+    s = Signals(
+        Layout.from_lengths([2, n - 2]),
+        advantages,
+        torch.ones_like(advantages),
+        old_logprobs=old,
+        ref_logprobs=old + 0.2,
+        rollout_logprobs=old - 0.05,
+        selected=torch.arange(n) % 2 == 0,
+    )
+    return logprobs, s
+
+
+@pytest.mark.parametrize("ratio", [TokenRatio(), TurnRatio(), SequenceRatio(), TokenRatio("rollout")], ids=str)
+@pytest.mark.parametrize("gate", [NoGate(), Clip(), Clip(0.2, 0.28, 1.4), Soft(), Soft(3.0, 5.0)], ids=str)
+def test_gates_of_ratios_pass_gradcheck(ratio, gate):
+    logprobs, s = smooth()
+    assert gradcheck(lambda x: gate(ratio(x, s), x, s).losses, logprobs)
+
+
+@pytest.mark.parametrize(
+    "kl", [KL("k2"), KL("k3"), KL("k3_unbiased"), KL("k2", anchor="old"), KL("k3", anchor="old")], ids=str
+)
+def test_ties_pass_gradcheck(kl):
+    logprobs, s = smooth(1)
+    assert gradcheck(lambda x: kl(x, s), logprobs)
+
+
+def test_the_rest_passes_gradcheck():
+    logprobs, s = smooth(2)
+    rng = np.random.default_rng(0)
+    table, other = d(rng.standard_normal((3, 4)).tolist(), grad=True), d(rng.standard_normal((3, 4)).tolist())
+    kept = torch.tensor([[True, True, False, True]] * 3)
+    assert gradcheck(lambda x: KLCov(0.5).apply(0 * x, x, s), logprobs)
+    assert gradcheck(lambda x: full_kl(x.log_softmax(-1), other.log_softmax(-1)), table)
+    assert gradcheck(lambda x: kept_logprobs(x, torch.tensor([0, 1, 2]), kept), table)
+    assert gradcheck(lambda x: soft_gate(x, torch.full_like(x, 1.3)), table)
+    assert gradcheck(lambda x: value_loss(x, other, other + 0.05, 0.2), table)
+
+
+def test_the_old_anchor_is_the_mean_of_r_minus_one_minus_log_r():
+    logprobs, s = smooth(3)
+    moved = (logprobs - s.old_logprobs).detach()
+    assert KL("k3", anchor="old")(logprobs, s).tolist() == pytest.approx((moved.exp() - 1 - moved).tolist(), abs=1e-12)
+    assert KL("k2", anchor="old")(logprobs, s).tolist() == pytest.approx((moved**2 / 2).tolist(), abs=1e-12)
+
+
+@given(seeds)
+def test_gspo_token_is_gspo_where_a_sequence_has_one_advantage(seed):
+    logprobs, s = smooth(seed)
+    same = Signals(s.layout, s.layout.expand(d([1.5, -0.5]), "sequence"), s.weights, old_logprobs=s.old_logprobs)
+    found = []
+    for ratio in (SequenceRatio(), SequenceTokenRatio()):
+        out = Clip(0.2, 0.28)(ratio(logprobs, same), logprobs, same)
+        (slope,) = torch.autograd.grad(out.losses.sum(), logprobs)
+        found.append((out.losses.tolist(), slope.tolist(), out.low.tolist(), out.high.tolist()))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-12)
+    assert found[0][1] == pytest.approx(found[1][1], abs=1e-12)
+    assert found[0][2:] == found[1][2:]
+
+
+def test_constants_have_no_gradient_and_the_mask_follows_none():
+    logprobs, s = smooth()
+    mask = OffPolicyMask(0.0)(logprobs, s)
+    assert mask.dtype == torch.bool
+    out = TruncatedWeight()(TokenRatio()(logprobs, s), logprobs, s)
+    (slope,) = torch.autograd.grad(out.losses.sum(), logprobs)
+    ratio = (logprobs - s.old_logprobs).exp().detach()
+    assert slope.tolist() == pytest.approx((-ratio.clamp(max=5.0) * s.advantages).tolist(), abs=1e-12)
+    for name in ("advantages", "weights", "old_logprobs", "ref_logprobs", "returns", "old_values", "correction"):
+        given = {"advantages": d([1.0]), "weights": d([1.0])} | {name: d([1.0], grad=True)}
+        with pytest.raises(
+            ValueError, match=f"^{name} carries a gradient; the log-probabilities alone may: detach it$"
+        ):
+            Signals(Layout.from_lengths([1]), **given)
+
+
+# ------------------------------------------------------------------------------------------------ critics
+
+
+def test_explained_variance():
+    returns = d([1.0, 2.0, 3.0])
+    assert explained_variance(d([1.0, 2.0, 2.0]), returns).item() == pytest.approx(2 / 3)
+    assert explained_variance(returns, returns).item() == 1.0
+    assert explained_variance(d([5.0, 5.0, 5.0]), returns).item() == 0.0
+    assert explained_variance(d([3.0, 2.0, 1.0]), returns).item() == -3.0
+    assert explained_variance(returns, d([2.0, 2.0, 2.0])).isnan()
+    assert explained_variance(d([]), d([])).isnan()
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Returns(1.5), "returns: discount must be in [0, 1], not 1.5"),
+        (lambda: GAE(critic_smoothing=-0.1), "gae: critic_smoothing must be in [0, 1], not -0.1"),
+        (lambda: GAE(length_adaptive=0.0), "gae: length_adaptive must be more than 0, not 0.0"),
+        (lambda: NStep(0), "n_step: n must be at least 1, not 0"),
+        (lambda: NStep(1, 2.0), "n_step: discount must be in [0, 1], not 2.0"),
+        (lambda: VTrace(-1.0), "vtrace: discount must be in [0, 1], not -1.0"),
+        (lambda: VTrace(1.0, 2.0), "vtrace: smoothing must be in [0, 1], not 2.0"),
+        (lambda: VTrace(value_cap=0.0), "vtrace: value_cap must be more than 0, not 0.0"),
+        (lambda: VTrace(trace_cap=-1.0), "vtrace: trace_cap must be more than 0, not -1.0"),
+        (lambda: VTrace(policy_cap=NAN), "vtrace: policy_cap must be more than 0, not nan"),
+        (lambda: Truncated(0.0), "truncated: needs 0 ≤ low < high, not 0.0 and 0.0"),
+        (lambda: Truncated(2.0, -1.0), "truncated: needs 0 ≤ low < high, not -1.0 and 2.0"),
+        (lambda: Truncated(level="group"), "truncated: level is one of token, turn, sequence, episode, not 'group'"),
+        (lambda: Masked(5.0, 0.5), "masked: needs 0 ≤ low < high, not 5.0 and 0.5"),
+        (lambda: Masked(level="word"), "masked: level is one of token, turn, sequence, episode, not 'word'"),
+        (lambda: GeometricFilter(1.0, 1.0), "geometric: needs 0 ≤ low < high, not 1.0 and 1.0"),
+        (lambda: K3Filter(0.0), "k3_filter: limit must be more than 0, not 0.0"),
+        (lambda: OffPolicyMask(-0.1), "off-policy mask: the threshold must be at least 0 and finite, not -0.1"),
+        (lambda: OffPolicyMask(INF), "off-policy mask: the threshold must be at least 0 and finite, not inf"),
+        (lambda: ClipCov(0.0), "clip_cov: the fraction of tokens must be in (0, 1], not 0.0"),
+        (lambda: ClipCov(low=5.0), "clip_cov: needs low < high, not 5.0 and 5.0"),
+        (lambda: KLCov(1.1), "kl_cov: the fraction of tokens must be in (0, 1], not 1.1"),
+        (lambda: KLCov(coefficient=0.0), "kl_cov: the coefficient must be more than 0 and finite, not 0.0"),
+        (lambda: Linear(-1.0, 3), "linear: final must be at least 0 and finite, not -1.0"),
+        (lambda: Linear(1.0, 0), "linear: batches must be at least 1, not 0"),
+        (lambda: SchulmanRule(0.0), "schulman: the target must be more than 0 nats and finite, not 0.0"),
+        (lambda: SchulmanRule(0.1, "word"), "schulman: per is token or sequence, not 'word'"),
+        (lambda: ZieglerRule(INF), "ziegler: the target must be more than 0 nats and finite, not inf"),
+        (lambda: ZieglerRule(horizon=0), "ziegler: horizon must be at least 1 answer, not 0"),
+        (lambda: ZieglerRule(per=""), "ziegler: per is token or sequence, not ''"),
+        (lambda: TargetBand(0.2, 0.1), "band: needs 0 ≤ low < high, not 0.2 and 0.1"),
+        (lambda: TargetBand(0.1, 0.2, 1.0), "band: factor must be more than 1, not 1.0"),
+        (lambda: TargetBand(0.1, 0.2, per="x"), "band: per is token or sequence, not 'x'"),
+        (lambda: EntropyBonus(-1.0), "entropy: the coefficient must be at least 0 and finite, not -1.0"),
+        (lambda: EntropyBonus(target=-1.0), "entropy: the target must be at least 0 and finite, not -1.0"),
+        (lambda: EntropyBonus(step=0.0), "entropy: step must be more than 0, not 0.0"),
+        (lambda: EntropyBonus(low=2.0), "entropy: needs 0 ≤ low ≤ high, not 2.0 and 1.0"),
+        (lambda: Critic(0.0), "critic: clip must be more than 0, or none; not 0.0"),
+        (lambda: Critic(coefficient=0.0), "critic: the coefficient must be more than 0 and finite, not 0.0"),
+        (
+            lambda: KL("k3_unbiased", placement="token_reward"),
+            "KL estimator 'k3_unbiased' to the reference policy in the",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(make, told):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        make()
+    assert str(error.value).startswith(told)
