@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reinlm
-from reinlm.errors import ReinlmError, nearest
+from reinlm.errors import InputError, ReinlmError, nearest
 
 if TYPE_CHECKING:
     from reinlm.training.loop import RunResult
@@ -125,7 +125,7 @@ def rl(
     model: Model = None,
     data: Data = None,
     reward: Reward = None,
-    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="grpo, dapo, gspo.")] = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
     eval_data: EvalData = None,
     output: Output = None,
     steps: Steps = None,
@@ -214,7 +214,82 @@ def generate(
                 typer.echo(completion)
 
 
+@app.command()
+@_interruptible
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="One of them; by default the whole ladder.")] = None,
+    as_json: AsJson = False,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
+    debug: Debug = False,
+) -> None:
+    """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
+    from reinlm.algorithms.document import page as write_page
+    from reinlm.algorithms.document import table, told
+
+    if page and (name or as_json):
+        raise InputError("--page prints the whole page", hint="leave NAME and --json out")
+    if page:
+        typer.echo(write_page(), nl=False)
+    elif as_json:
+        typer.echo(json.dumps(told(name) if name else table(), ensure_ascii=False))
+    elif name:
+        _print_algorithm(told(name))
+    else:
+        _print_ladder(table())
+
+
 # ------------------------------------------------------------------------------------------------ helpers
+
+
+def _print_ladder(rows: list[dict[str, str]]) -> None:
+    import re
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="one update, five choices", box=box.SIMPLE_HEAD, row_styles=["", "dim"], padding=(0, 1, 0, 0))
+    console = Console()
+    widths = {"advantage": 11, "ratio": 8, "gate": 8, "kl": 11, "weights": 8, "critic": 6}
+    columns = [name for name in rows[0] if name != "source" or console.width >= 100]
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("name", "source"), min_width=widths.get(column))
+    for row in rows:
+        cited = re.search(r"\d{4}\.\d{5}", row["source"])
+        words = {key: text.replace("_", " ") for key, text in row.items() if key in columns}
+        words |= {"name": row["name"]} | ({"source": cited[0] if cited else "1992"} if "source" in columns else {})
+        table.add_row(*words.values())
+    console.print(table)
+    console.print("more: reinlm algorithms NAME", highlight=False)
+
+
+def _print_algorithm(item: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from reinlm.algorithms.document import COLUMNS, table
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(item["name"], "bold")
+    say(item["description"])
+    say(f"\n  {item['equation']}\n")
+    (row,) = (row for row in table() if row["name"] == item["name"])
+    choices = Table("choice", "here", f"in {item['parent']}" if item["parent"] else "", title="choices")
+    before = {change["choice"]: change["from"] for change in item["differs"]}
+    for kind in COLUMNS[1:-2]:
+        choices.add_row(kind, row[kind], before.pop(kind, ""))
+    for change in item["differs"]:
+        if change["choice"] in before:
+            choices.add_row(change["choice"], change["to"], change["from"])
+    console.print(choices)
+    say(f"needs   {', '.join(item['needs']) or 'nothing but rewards'}")
+    say(f"use     {item['use']}")
+    say(f"fails   {item['fails']}")
+    say(f"source  {item['source']}")
 
 
 def _tree(

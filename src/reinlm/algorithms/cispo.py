@@ -12,6 +12,7 @@ from reinlm.objectives import TruncatedWeight
     parent="dapo",
     source="MiniMax-M1, arXiv 2506.13585",
     published="2025-06",
+    equation="J = 1/ΣL_i Σ_i Σ_t sg[ min(r_{i,t}, c) ] A_i log π_θ(y_{i,t})",
     formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \mathrm{sg}\big[\min(r_{i,t}, c)\big]\, A_i \log"
     r" \pi_\theta(y_{i,t})",
     use="Rare tokens that turn a chain of thought: a clip silences them after one update, a bounded weight does not.",

@@ -14,6 +14,7 @@ from reinlm.objectives import Clip, token_mean
     parent="grpo",
     source="DAPO, arXiv 2503.14476",
     published="2025-03-18",
+    equation="J = 1/ΣL_i Σ_i Σ_t min( r A_i, clip(r, 1-ε_low, 1+ε_high) A_i ),   groups with 0 < #correct < G alone",
     formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \min\big(r_{i,t} A_i,\ \mathrm{clip}(r_{i,t},"
     r" 1-\varepsilon_{low}, 1+\varepsilon_{high})"
     r" A_i\big) \quad \text{s.t.}\ 0 < \#\mathrm{correct} < G",

@@ -12,6 +12,7 @@ from reinlm.objectives import ConstantBudget, GroupCenter
     parent="grpo",
     source="Understanding R1-Zero-like training, arXiv 2503.20783",
     published="2025-03-26",
+    equation="J = 1/(B L_max) Σ_i Σ_t min( r A_i, clip(r, 1-ε, 1+ε) A_i ),   A_i = R_i - mean of the group",
     formula=r"J(\theta) = \frac{1}{B\, L_{max}} \sum_i \sum_t \min\big(r_{i,t} A_i,\ \mathrm{clip}(r_{i,t},"
     r" 1-\varepsilon, 1+\varepsilon) A_i\big),"
     r" \qquad A_i = R_i - \mathrm{mean}_g(R)",

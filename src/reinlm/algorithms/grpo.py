@@ -12,6 +12,7 @@ from reinlm.objectives import KL, GroupStandardize, sequence_mean
     parent="ppo",
     source="DeepSeekMath, arXiv 2402.03300",
     published="2024-02-05",
+    equation="J = 1/S Σ_i 1/L_i Σ_t [ min( r A_i, clip(r, 1-ε, 1+ε) A_i ) - β k3 ],   A_i = (R_i - mean) / std of the group",
     formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \Big[ \min\big(r_{i,t} A_i,"
     r"\ \mathrm{clip}(r_{i,t}, 1-\varepsilon, 1+\varepsilon)"
     r" A_i\big) - \beta\, k_3 \Big], \qquad A_i = \frac{R_i - \mathrm{mean}_g(R)}{\mathrm{std}_g(R)}",

@@ -12,6 +12,7 @@ from reinlm.objectives import Clip, SequenceRatio
     parent="grpo",
     source="GSPO, arXiv 2507.18071",
     published="2025-07-24",
+    equation="J = 1/S Σ_i min( s_i A_i, clip(s_i, 1-ε_low, 1+ε_high) A_i ),   s_i = exp( 1/L_i Σ_t log π_θ/π_old )",
     formula=r"J(\theta) = \frac{1}{S} \sum_i \min\big(s_i A_i,\ \mathrm{clip}(s_i, 1-\varepsilon_{low},"
     r" 1+\varepsilon_{high}) A_i\big), \qquad"
     r" s_i = \exp\Big(\frac{1}{L_i} \sum_t \log\frac{\pi_\theta(y_{i,t})}{\pi_{old}(y_{i,t})}\Big)",

@@ -12,6 +12,7 @@ from reinlm.objectives import SequenceTokenRatio
     parent="gspo",
     source="GSPO, arXiv 2507.18071 eqs. 13 to 17",
     published="2025-07-25",
+    equation="s_{i,t} = sg[s_i] · π_θ(y_{i,t}) / sg[π_θ(y_{i,t})]   in place of s_i",
     formula=r"s_{i,t} = \mathrm{sg}[s_i] \cdot \frac{\pi_\theta(y_{i,t})}{\mathrm{sg}[\pi_\theta(y_{i,t})]}",
     use="GSPO with advantages that differ between the tokens of an answer: turns, tools, process rewards.",
     fails="As GSPO, whose value, clipped set and gradient it has where an answer has one advantage.",

@@ -17,8 +17,8 @@ class Card:
     """What the documentation says of a named algorithm, beside what its choices say for themselves.
 
     Example:
-        Card(name="gspo", parent="grpo", source="GSPO, arXiv 2507.18071", year="2025-07", formula=r"s_i = …",
-             summary="GRPO with one ratio a sequence.", use="…", fails="…")
+        Card(name="gspo", parent="grpo", source="GSPO, arXiv 2507.18071", published="2025-07-24", equation="J = …",
+             formula=r"J(\\theta) = …", summary="GRPO with one ratio a sequence.", use="…", fails="…")
     """
 
     name: str
@@ -27,8 +27,10 @@ class Card:
     source: str
     published: str
     """Year and month, which order the ladder."""
+    equation: str
+    """What is maximised, in plain characters."""
     formula: str
-    """LaTeX of what is maximised."""
+    """The same in LaTeX."""
     summary: str
     """One sentence."""
     use: str
@@ -38,7 +40,7 @@ class Card:
 
 
 def named(
-    *, parent: str | None, source: str, published: str, formula: str, use: str, fails: str
+    *, parent: str | None, source: str, published: str, equation: str, formula: str, use: str, fails: str
 ) -> Callable[[Callable[[], Algorithm]], Callable[[], Algorithm]]:
     """Register a composition under its function's name, and give the algorithm that name and source.
 
@@ -54,7 +56,7 @@ def named(
             return replace(compose(), name=name, source=source)
 
         ALGORITHMS[name] = build
-        CARDS[name] = Card(name, parent, source, published, formula, summary, use, fails)
+        CARDS[name] = Card(name, parent, source, published, equation, formula, summary, use, fails)
         return build
 
     return register

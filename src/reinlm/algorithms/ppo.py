@@ -12,6 +12,7 @@ from reinlm.objectives import GAE, KL, Clip, Critic, Whitened, token_mean
     parent="reinforce",
     source="PPO, arXiv 1707.06347; for language models arXiv 1909.08593",
     published="2017-07",
+    equation="J = 1/N Σ_t min( r_t Â_t, clip(r_t, 1-ε, 1+ε) Â_t ),   Â_t = Σ_k (γλ)^k δ_{t+k}",
     formula=r"J(\theta) = \frac{1}{N} \sum_t \min\big(r_t \hat A_t,\ \mathrm{clip}(r_t, 1-\varepsilon,"
     r" 1+\varepsilon)\, \hat A_t\big),"
     r" \qquad \hat A_t = \sum_k (\gamma\lambda)^k \delta_{t+k}",

@@ -9,6 +9,7 @@ from reinlm.objectives import NoGate, Returns, TokenRatio, sequence_sum
     parent=None,
     source="Williams (1992), Simple statistical gradient-following algorithms, Machine Learning 8",
     published="1992-05",
+    equation="J = 1/S Σ_i Σ_t r_{i,t} G_{i,t},   G_{i,t} = Σ_{k≥t} γ^{k-t} R_{i,k}",
     formula=r"J(\theta) = \frac{1}{S} \sum_i \sum_t r_{i,t}(\theta)\, G_{i,t}, \qquad G_{i,t} = \sum_{k \ge t}"
     r" \gamma^{k-t} R_{i,k}",
     use="To see the bare policy gradient: no baseline, no clip, no KL. With rewards of 0 and 1 it imitates the "

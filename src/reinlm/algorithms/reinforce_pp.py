@@ -12,6 +12,7 @@ from reinlm.objectives import KL, Returns, Whitened
     parent="ppo",
     source="REINFORCE++, arXiv 2501.03262",
     published="2025-01",
+    equation="Â_t = (G_t - mean G) / std G,   G_t = R_t + G_{t+1},   R_t = [t=T] R - β log π_old/π_ref",
     formula=r"\hat A_t = \frac{G_t - \mathrm{mean}(G)}{\mathrm{std}(G)}, \qquad G_t = R_t + G_{t+1}, \qquad"
     r" R_t = 1[t = T]\, R - \beta \log\frac{\pi_{old}(y_t)}{\pi_{ref}(y_t)}",
     use="Single answers to many prompts: the baseline is the batch, so a group may have one answer.",

@@ -12,6 +12,7 @@ from reinlm.objectives import KL, LeaveOneOut
     parent="reinforce",
     source="Back to Basics, arXiv 2402.14740",
     published="2024-02-22",
+    equation="A_i = R_i - mean of the other answers,   R_i = R(y_i) - β Σ_t log π_old/π_ref",
     formula=r"A_i = R_i - \frac{1}{G-1} \sum_{j \ne i} R_j, \qquad R_i = R(y_i) - \beta \sum_t"
     r" \log\frac{\pi_{old}(y_{i,t})}{\pi_{ref}(y_{i,t})}",
     use="One update a batch and a reward for whole answers: the least machinery that is unbiased, with 2 to 8 "

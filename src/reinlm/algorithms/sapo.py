@@ -12,6 +12,7 @@ from reinlm.objectives import Soft
     parent="grpo",
     source="SAPO, arXiv 2511.20347",
     published="2025-11",
+    equation="J = 1/S Σ_i 1/L_i Σ_t 4/τ · σ( τ (r_{i,t} - 1) ) A_i,   τ = τ_pos where A_i > 0, else τ_neg",
     formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \frac{4}{\tau}\, \sigma\big(\tau (r_{i,t} -"
     r" 1)\big) A_i, \qquad"
     r" \tau = \tau_{pos}\ \text{if}\ A_i > 0\ \text{else}\ \tau_{neg}",

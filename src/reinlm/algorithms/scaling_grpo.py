@@ -12,6 +12,7 @@ from reinlm.objectives import KL, GroupCenter, OffPolicyMask
     parent="grpo",
     source="DeepSeek-V3.2, arXiv 2512.02556 §3.1",
     published="2025-12",
+    equation="J = 1/S Σ_i 1/L_i Σ_t [ M min( r A_i, clip(r) A_i ) - β r k3 ];  M = 0 if A_i < 0 and mean_t log π_roll/π_θ > δ",
     formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \Big[ M_{i,t} \min(r_{i,t} A_i,"
     r" \mathrm{clip}(r_{i,t}) A_i)"
     r" - \beta\, r_{i,t}\, k_3 \Big], \qquad M_{i,t} = 0\ \text{iff}\ A_{i,t} < 0\ \text{and}\ \frac{1}{L_i} \sum_t"

@@ -1,0 +1,86 @@
+"""`reinlm algorithms`: the ladder in a terminal, as JSON and as the page in docs/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import reinlm
+from reinlm.algorithms import ALGORITHMS, CARDS, describe, resolve
+from reinlm.algorithms.document import page, told
+from reinlm.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+
+
+def run(capsys, monkeypatch, *words, columns=100):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as ended:
+        main(["algorithms", *words])
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_ladder_names_every_algorithm_whatever_the_terminals_width(capsys, monkeypatch, columns):
+    code, out, _ = run(capsys, monkeypatch, columns=columns)
+    assert code == 0
+    assert [name for name in ALGORITHMS if f" {name} " not in out] == []
+    assert max(len(line) for line in out.splitlines()) <= columns
+    assert ("2507.18071" in out) == (columns == 200)
+
+
+def test_one_algorithm_is_told_with_its_formula_and_what_differs(capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "gspo", columns=160)
+    assert code == 0
+    for part in (CARDS["gspo"].equation, "in grpo", "clip 0.0003 0.0004", "clip 0.2 0.2", CARDS["gspo"].use):
+        assert part in out
+    assert "needs   group" in out
+    code, out, _ = run(capsys, monkeypatch, "scaling_grpo", columns=160)
+    assert "off_policy 0.1" in out
+    code, out, _ = run(capsys, monkeypatch, "reinforce", columns=160)
+    assert "nothing but rewards" in out
+
+
+def test_json_rebuilds_the_algorithm(capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "ppo_penalty", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert resolve(found["choices"]) == reinlm.algorithm("ppo_penalty")
+    assert found["needs"] == ["critic", "reference"]
+    assert {change["choice"] for change in found["differs"]} == {"gate", "kl"}
+    _, out, _ = run(capsys, monkeypatch, "--json")
+    rows = json.loads(out)
+    assert {row["name"] for row in rows} == set(ALGORITHMS)
+    assert [row["critic"] for row in rows if row["name"] in ("ppo", "grpo")] == ["yes", "no"]
+
+
+def test_what_differs_is_all_that_differs():
+    for name, card in CARDS.items():
+        item = told(name)
+        changed = {change["choice"] for change in item["differs"]}
+        if card.parent is None:
+            assert changed == set()
+            continue
+        mine, theirs = describe(ALGORITHMS[name]()), describe(ALGORITHMS[card.parent]())
+        assert changed == {kind for kind in mine if kind != "base" and mine[kind] != theirs[kind]}
+        assert changed
+
+
+def test_an_unknown_name_and_a_page_of_one_are_refused(capsys, monkeypatch):
+    code, _, err = run(capsys, monkeypatch, "gspoo")
+    assert (code, err.splitlines()[0]) == (2, "error: unknown algorithm 'gspoo'")
+    assert "did you mean 'gspo'?" in err
+    code, _, err = run(capsys, monkeypatch, "gspo", "--page")
+    assert (code, err.splitlines()[0]) == (2, "error: --page prints the whole page")
+
+
+def test_the_page_in_docs_is_what_the_command_prints(capsys, monkeypatch):
+    _, out, _ = run(capsys, monkeypatch, "--page")
+    assert out == page()
+    assert PAGE.read_text(encoding="utf-8") == out, "write it again: reinlm algorithms --page > docs/algorithms.md"
+    for formula in (card.formula for card in CARDS.values()):
+        assert formula.count("{") == formula.count("}")
+        assert formula in out
