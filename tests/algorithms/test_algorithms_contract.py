@@ -68,7 +68,7 @@ SPELLED = {
     ),
     "ppo": Algorithm(
         "ppo",
-        Whitened(GAE(1.0, 0.95), by="token", bessel=False),
+        Whitened(GAE(1.0, 0.95, bootstrap_truncated=False), by="token", bessel=False),
         TOKEN,
         Clip(0.2, 0.2),
         token_mean,
@@ -77,7 +77,7 @@ SPELLED = {
     ),
     "ppo_penalty": Algorithm(
         "ppo_penalty",
-        Whitened(GAE(1.0, 0.95)),
+        Whitened(GAE(1.0, 0.95, bootstrap_truncated=False)),
         TOKEN,
         NoGate(),
         token_mean,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,6 +238,13 @@ def test_choices_over_time_equal_the_formulas_of_every_episode(feedback):
     assert VTrace(0.9)(feedback).tolist() == assembled(feedback, of_vtrace(1))
     assert VTrace(0.9).targets(feedback).tolist() == assembled(feedback, of_vtrace(0))
     given = feedback.given
+    ended = replace(feedback, truncated=None)
+    for bootstrapping, plain in (
+        (GAE(0.9, 0.8), GAE(0.9, 0.8, bootstrap_truncated=False)),
+        (NStep(2, 0.9), NStep(2, 0.9, False)),
+    ):
+        assert plain(feedback).tolist() == bootstrapping(ended).tolist()
+    assert VTrace(0.9, bootstrap_truncated=False)(feedback).tolist() == VTrace(0.9)(ended).tolist()
     kept = torch.where(given, GAE(0.9, 0.8).targets(feedback) - feedback.values, 0.0)
     assert kept.tolist() == pytest.approx(GAE(0.9, 0.8)(feedback).tolist(), abs=1e-12)
     expected = torch.where(given, NStep(2, 0.9).targets(feedback) - feedback.values, 0.0)

@@ -25,11 +25,11 @@ def ppo() -> Algorithm:
     """REINFORCE against a critic: generalised advantages, clipped ratios, several updates a batch.
 
     γ = 1 and λ = 0.95, clip 0.2 for policy and values, advantages whitened over the batch, and 0.05 · (log π_old - log π_ref)
-    off the reward of every token.
+    off the reward of every token. The reward has judged an answer that was cut off as it is, so nothing is bootstrapped.
     """
     return replace(
         reinforce(),
-        advantage=Whitened(GAE(discount=1.0, smoothing=0.95)),
+        advantage=Whitened(GAE(discount=1.0, smoothing=0.95, bootstrap_truncated=False)),
         gate=Clip(0.2, 0.2),
         weights=token_mean,
         kl=KL(estimator="k1", coefficient=0.05, placement="token_reward"),

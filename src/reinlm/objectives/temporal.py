@@ -1,8 +1,12 @@
 """Advantages that sum rewards over time, with a critic or without, and whitening around any advantage.
 
 Only tokens that the policy chose are steps: tool output between turns is no state. The outcome reward lands on the last
-token of the episode. An episode that was truncated bootstraps from `Feedback.final_values`; one without a reward gets
-advantage 0.
+token of the episode; one without a reward gets advantage 0.
+
+An episode that was cut off goes on in principle: with `bootstrap_truncated` the value of its last state
+(`Feedback.final_values`) stands for what would have followed. Without, nothing follows, because the reward has judged the
+answer as it was cut: the usual reading for language models, whose limit is the task's own, and the safe one at γ = 1, where
+the value of a state that is always the last learns from itself alone and may drift without end.
 """
 
 from __future__ import annotations
@@ -45,12 +49,13 @@ def landed_rewards(feedback: Feedback) -> Float[Tensor, "tokens"]:
     return rewards if feedback.token_rewards is None else rewards + feedback.token_rewards
 
 
-def _trajectories(feedback: Feedback, name: str) -> _Steps:
+def _trajectories(feedback: Feedback, name: str, bootstrap: bool) -> _Steps:
     """With a critic's values. Raises ValueError where they are missing."""
     layout = feedback.layout
     if feedback.values is None:
         raise ValueError(f"{name} needs a critic: Feedback.values is missing")
-    cut = torch.zeros_like(feedback.rewards, dtype=torch.bool) if feedback.truncated is None else feedback.truncated
+    never = feedback.truncated is None or not bootstrap
+    cut = torch.zeros_like(feedback.rewards, dtype=torch.bool) if never else cast("Tensor", feedback.truncated)
     if feedback.final_values is None and bool(cut.any()):
         raise ValueError(f"{name} of a truncated episode needs the value of its last state: Feedback.final_values")
     final = torch.zeros_like(feedback.rewards) if feedback.final_values is None else feedback.final_values
@@ -112,6 +117,7 @@ class GAE(Advantage):
     smoothing: float = 0.95
     critic_smoothing: float | None = None
     length_adaptive: float | None = None
+    bootstrap_truncated: bool = True
     needs = frozenset({"critic"})
     sums_rewards = True
 
@@ -137,7 +143,7 @@ class GAE(Advantage):
         return adaptive_smoothing(layout.count("episode"), self.length_adaptive)
 
     def _estimate(self, feedback: Feedback, smoothing: float | Tensor) -> Float[Tensor, "tokens"]:
-        s = _trajectories(feedback, "GAE")
+        s = _trajectories(feedback, "GAE", self.bootstrap_truncated)
         padded = gae(
             s.rewards,
             s.values,
@@ -162,6 +168,7 @@ class NStep(Advantage):
 
     n: int
     discount: float = 1.0
+    bootstrap_truncated: bool = True
     needs = frozenset({"critic"})
     sums_rewards = True
 
@@ -177,7 +184,7 @@ class NStep(Advantage):
         return self._returns(feedback, lambda s: torch.zeros_like(s.values))
 
     def _returns(self, feedback: Feedback, baseline: Callable[[_Steps], Tensor]) -> Float[Tensor, "tokens"]:
-        s = _trajectories(feedback, "n-step")
+        s = _trajectories(feedback, "n-step", self.bootstrap_truncated)
         returns = n_step_returns(s.rewards, s.next_values, s.terminated, s.truncated, discount=self.discount, n=self.n)
         return _tokens(returns - baseline(s), feedback)
 
@@ -192,6 +199,7 @@ class VTrace(Advantage):
     value_cap: float = 1.0
     trace_cap: float = 1.0
     policy_cap: float = 1.0
+    bootstrap_truncated: bool = True
     needs = frozenset({"critic", "importance"})
     sums_rewards = True
 
@@ -211,7 +219,7 @@ class VTrace(Advantage):
     def _estimate(self, feedback: Feedback) -> tuple[Tensor, Tensor]:
         if feedback.log_importance is None:
             raise ValueError("V-trace needs the ratio of policy and sampler: Feedback.log_importance is missing")
-        s = _trajectories(feedback, "V-trace")
+        s = _trajectories(feedback, "V-trace", self.bootstrap_truncated)
         return vtrace(
             feedback.layout.pad(feedback.log_importance, "episode"),
             s.rewards,

@@ -1,0 +1,535 @@
+"""What surrounds the update: critics, warm-up, replay, moving references, early stops, filters, baselines, bonuses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_helpers import metrics, rl_task, run_rl, saved_model, tiny_policy, weights
+
+import reinlm
+from reinlm.algorithms import algorithm
+from reinlm.errors import InputError
+from reinlm.models import LoraConfig, ModelConfig, load_policy, save_policy
+from reinlm.records import train_batch
+from reinlm.runs import load_state
+
+PLAIN = {"kl": None}
+
+
+def even(completions: list[str], **_: Any) -> list[float]:
+    """The share of even digits: rewards of many sizes."""
+    return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
+
+
+def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(value, before[name]) for name, value in weights(policy.model).items())
+
+
+def steps(task: Any, count: int) -> list[dict[str, float]]:
+    return [task.step(step) for step in range(1, count + 1)]
+
+
+# ------------------------------------------------------------------------------------------------ critics
+
+
+@pytest.mark.parametrize("backbone", ["own", "shared"])
+def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> None:
+    policy = tiny_policy()
+    before = weights(policy.model)
+    task = rl_task(
+        policy,
+        algorithm("ppo", critic={"clip": None}),
+        reward=even,
+        training={"minibatches": 2, "passes": 2, "steps": 4},
+        critic={"backbone": backbone, "warmup_steps": 3},
+    )
+    critic = task.updater.critic
+    first = {name: value.clone() for name, value in critic.learned().items()}
+    logged = steps(task, 3)
+    assert not moved(policy, before)
+    assert any(not torch.equal(value, first[name]) for name, value in critic.learned().items())
+    assert [record["critic/warmup"] for record in logged] == [1.0] * 3
+    assert all("loss" not in record and record["updates/made"] == 0 for record in logged)
+    assert (task.state.updates, task.state.batches) == (0, 3)
+    last = task.step(4)
+    assert moved(policy, before)
+    assert "critic/warmup" not in last
+    assert (last["updates/made"], task.state.updates) == (4, 4)
+
+
+def warmed(bootstrap: bool) -> list[dict[str, float]]:
+    """Twenty-five steps of warm-up on answers of a random model, most of which a limit cuts off."""
+    gae = {"critic_smoothing": 1.0, "bootstrap_truncated": bootstrap}
+    task = rl_task(
+        tiny_policy(),
+        algorithm("ppo", advantage={"whitened": {"gae": gae}}, critic={"clip": None, "coefficient": 1.0}, kl=None),
+        reward=even,
+        rollout={"batch_size": 64},
+        training={"minibatches": 4, "passes": 4, "steps": 25},
+        critic={"warmup_steps": 25},
+    )
+    return steps(task, 25)
+
+
+def test_a_critic_learns_to_explain_what_answers_earn() -> None:
+    logged = warmed(bootstrap=False)
+    assert logged[0]["explained_variance"] == pytest.approx(0.0, abs=1e-9)
+    assert np.mean([record["explained_variance"] for record in logged[-10:]]) > 0.15
+    assert logged[-1]["value_loss"] < 0.8 * logged[0]["value_loss"]
+    assert logged[-1]["values/mean"] == pytest.approx(logged[-1]["returns/mean"], abs=0.1)
+
+
+def test_values_that_bootstrap_where_every_answer_is_cut_off_learn_from_themselves_and_drift() -> None:
+    logged = warmed(bootstrap=True)
+    assert logged[0]["completions/clipped_ratio"] > 0.5
+    assert logged[-1]["value_loss"] > 4.0 * logged[0]["value_loss"]
+    assert abs(logged[-1]["returns/mean"] - logged[-1]["reward"]) > 0.3
+
+
+@pytest.mark.parametrize("backbone", ["own", "shared"])
+def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -> None:
+    task = rl_task(
+        tiny_policy(),
+        algorithm("ppo", advantage={"gae": {"discount": 0.9, "smoothing": 0.8}}, kl=None),
+        reward=even,
+        critic={"backbone": backbone},
+    )
+    critic = task.updater.critic
+    with torch.no_grad():
+        critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    kept = task.collector.collect(1, _state(task), _phases()).kept
+    batch = train_batch(kept)
+    prepared, found = task.updater.prepare(batch)
+    assert bool(batch.feedback.truncated.any())
+    assert not bool(batch.feedback.truncated.all())
+    start = 0
+    for group in kept:
+        for rollout, reward in zip(group.group.rollouts, group.rewards, strict=True):
+            (segment,) = rollout.segments
+            places = [*segment.positions, len(segment.token_ids)]
+            with torch.no_grad():
+                values = critic.values([segment.token_ids], [places]).double().tolist()
+            running, expected = 0.0, []
+            for t in reversed(range(rollout.length)):
+                last = t == rollout.length - 1
+                following = values[t + 1] if not last or rollout.truncated else 0.0
+                running = (reward if last else 0.0) + 0.9 * following - values[t] + 0.9 * 0.8 * running
+                expected.append(running)
+            stop = start + rollout.length
+            assert prepared.advantages[start:stop].tolist() == pytest.approx(expected[::-1], abs=1e-5)
+            assert prepared.returns is not None
+            returns = [a + v for a, v in zip(expected[::-1], values, strict=False)]
+            assert prepared.returns[start:stop].tolist() == pytest.approx(returns, abs=1e-5)
+            start = stop
+    assert found["explained_variance"] < 0.5
+
+
+def _state(task: Any) -> Any:
+    from reinlm.rewards import TrainerState
+
+    return TrainerState(global_step=0, max_steps=task.total_steps, epoch=0.0)
+
+
+def _phases() -> Any:
+    from reinlm.training.setup import Phases
+
+    return Phases()
+
+
+def test_policy_and_shared_critic_take_one_forward_pass_an_update() -> None:
+    policy = tiny_policy()
+    task = rl_task(policy, algorithm("ppo", kl=None), reward=even, critic={"backbone": "shared"})
+    kept = task.collector.collect(1, _state(task), _phases()).kept
+    batch = train_batch(kept)
+    prepared, _ = task.updater.prepare(batch)
+    calls: list[int] = []
+    policy.model.model.register_forward_hook(lambda *_: calls.append(1))
+    task.updater.update(1, batch, prepared, "none")
+    assert len(calls) == 1
+
+
+def test_a_critic_under_an_adapter_leaves_base_and_policy_alone_and_is_saved_apart(tmp_path: Path) -> None:
+    path = saved_model(tmp_path / "model")
+    policy = load_policy(ModelConfig(path=str(path), lora=LoraConfig(rank=4)))
+    task = rl_task(policy, algorithm("ppo"), reward=even, training={"steps": 3}, critic={"warmup_steps": 2})
+    before = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
+    steps(task, 2)
+    changed = {n for n, v in policy.model.named_parameters() if not torch.equal(v, before[n])}
+    assert changed
+    assert all(".critic." in name for name in changed)
+    task.step(3)
+    changed = {n for n, v in policy.model.named_parameters() if not torch.equal(v, before[n])}
+    assert any(".default." in name for name in changed)
+    assert all("lora" in name for name in changed)
+    save_policy(policy, tmp_path / "saved")
+    assert not list((tmp_path / "saved").rglob("*critic*"))
+    again = load_policy(str(tmp_path / "saved"))
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        torch.testing.assert_close(again.model(ids).logits, policy.model(ids).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_a_critic_may_start_from_another_model(tmp_path: Path) -> None:
+    other = saved_model(tmp_path / "other", seed=7)
+    task = rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": str(other)})
+    theirs = dict(load_policy(str(other)).model.model.named_parameters())
+    assert all(torch.equal(weight, theirs[name]) for name, weight in task.updater.critic.backbone.named_parameters())
+
+
+# ------------------------------------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "ppo_penalty", "critic": {"warmup_steps": 1}},
+        {"algorithm": "ppo", "critic": {"backbone": "shared"}, "training": {"kl_learning_rate": 1e-3}},
+        {"algorithm": "grpo", "training": {"reference_refresh": {"every": 1, "mix": 0.5}, "replay": {"groups": 2}}},
+        {"algorithm": {"base": "grpo", "entropy": {"coefficient": 0.1, "target": 1.0}, "selection": "clip_cov"}},
+        {"algorithm": "scaling_grpo", "model": "lora"},
+        {"algorithm": "ppo", "model": "lora"},
+    ],
+    ids=str,
+)
+def test_a_run_in_two_parts_ends_as_the_whole_one(settings: dict[str, Any], tmp_path: Path) -> None:
+    path = saved_model(tmp_path / "model")
+    lora = settings.pop("model", None)
+    changes: dict[str, Any] = {**settings, "run": {"save_every": 2}}
+    changes["training"] = {**settings.get("training", {}), "steps": 4, "minibatches": 2}
+
+    def run(name: str, resume: bool = False) -> Any:
+        from training_helpers import ROWS, rl_settings
+
+        model = ModelConfig(path=str(path), lora=LoraConfig(rank=4) if lora else None).model_dump()
+        recipe = {**rl_settings(**changes), "model": model, "data": {"path": ROWS}}
+        return reinlm.rl(recipe=recipe, output=tmp_path / name, quiet=True, resume=resume)
+
+    whole = run("whole")
+    run("parts")
+    folder = tmp_path / "parts"
+    import shutil
+
+    shutil.rmtree(folder / "checkpoints" / "step_4")
+    for link in folder.glob("checkpoints/last"):
+        link.unlink()
+    (folder / "summary.json").unlink()
+    again = run("parts", resume=True)
+    assert metrics(again.folder) == metrics(whole.folder)
+    ours, theirs = weights(again.policy.model), weights(whole.policy.model)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    mine, other = (load_state(run_.folder / "checkpoints" / "step_4")["task"] for run_ in (again, whole))
+    assert mine["algorithm"] == other["algorithm"]
+    if mine["critic"] is not None:
+        learned, expected = mine["critic"]["weights"], other["critic"]["weights"]
+        assert all(torch.equal(learned[name], expected[name]) for name in expected)
+
+
+# ------------------------------------------------------------------------------------------------ which data
+
+
+def test_earlier_groups_join_a_batch_with_the_samplers_log_probabilities() -> None:
+    task = rl_task(
+        tiny_policy(),
+        algorithm("grpo", **PLAIN),
+        reward=even,
+        training={"minibatches": 2, "replay": {"groups": 3, "age": 2}, "steps": 6},
+        optimizer={"learning_rate": 2e-2},
+    )
+    seen: list[Any] = []
+    prepare = task.updater.prepare
+    task.updater.prepare = lambda batch, replayed: (
+        seen.append((batch, replayed, prepare(batch, replayed))) or seen[-1][2]
+    )
+    logged = steps(task, 5)
+    assert [record["groups/replayed"] for record in logged] == [0, 3, 3, 3, 3]
+    assert {made for made, _ in task.replay.kept} == {3, 4, 5}
+    batch, replayed, (prepared, _) = seen[2]
+    assert (batch.layout.groups, replayed) == (7, 3)
+    earlier = batch.layout.index("group") >= 4
+    assert torch.equal(prepared.old[earlier], batch.rollout_logprobs[earlier])
+    with torch.no_grad():
+        gap = (prepared.old - batch.rollout_logprobs)[~earlier].abs().max()
+    assert 0.0 < gap < 1e-4
+    assert logged[2]["ratio/max"] > 1.01
+
+
+def test_a_greedy_answer_is_the_baseline_of_its_prompt() -> None:
+    task = rl_task(tiny_policy(), algorithm("grpo", advantage="greedy_baseline", kl=None), reward=even)
+    kept = task.collector.collect(1, _state(task), _phases()).kept
+    engine, policy = task.engine, task.policy
+    from dataclasses import replace
+
+    from reinlm.rollouts import collect
+
+    for group in kept:
+        sampling = replace(task.config.rollout.sampling(policy.stops), temperature=0.0)
+        (answer,) = collect(
+            engine, [group.group.prompt], group_size=1, sampling=sampling, seed=9, tag="t", tokenizer=policy.tokenizer
+        )
+        assert group.baseline == even([str(answer.rollouts[0].completion)])[0]
+    batch = train_batch(kept)
+    prepared, _ = task.updater.prepare(batch)
+    expected = [r - group.baseline for group in kept for r in group.rewards]  # type: ignore[operator]
+    first = batch.layout.offset("episode") == 0
+    assert prepared.advantages[first].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("overlong", ["filter_before_baseline", "filter_after_baseline"])
+def test_answers_that_were_cut_off_reach_no_loss(overlong: str) -> None:
+    policy = tiny_policy()
+    task = rl_task(policy, algorithm("grpo", overlong=overlong, **PLAIN), reward=even)
+    kept = task.collector.collect(1, _state(task), _phases()).kept
+    batch = train_batch(kept)
+    prepared, found = task.updater.prepare(batch)
+    cut = batch.feedback.truncated
+    assert found["completions/untrained"] == int(cut.sum()) > 0
+    trained = torch.cat(task.updater._minibatches(batch, prepared, __import__("random").Random(0)))
+    assert sorted(trained.tolist()) == torch.nonzero(~cut).flatten().tolist()
+
+
+def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
+    policy = tiny_policy()
+    before = weights(policy.model)
+    task = rl_task(
+        policy,
+        algorithm("grpo", overlong="filter_before_baseline"),
+        reward=even,
+        rollout={"max_new_tokens": 1},
+        training={"minibatches": 2},
+    )
+    kept = task.collector.collect
+    task.collector.collect = lambda *given: _all_cut(kept(*given))
+    logged = task.step(1)
+    assert (logged["updates/made"], logged["completions/untrained"]) == (0, 16)
+    assert not moved(policy, before)
+    assert all(math.isfinite(value) for value in logged.values())
+
+
+def _all_cut(collected: Any) -> Any:
+    from dataclasses import replace
+
+    groups = []
+    for group in collected.kept:
+        rollouts = tuple(replace(r, segments=(replace(r.segments[0], end="length"),)) for r in group.group.rollouts)
+        groups.append(replace(group, group=replace(group.group, rollouts=rollouts)))
+    return replace(collected, kept=groups)
+
+
+def test_a_missing_end_costs_what_the_recipe_says(tmp_path: Path) -> None:
+    result = run_rl(
+        tmp_path / "run",
+        reward={"name": "regex", "pattern": ""},
+        algorithm={"base": "dr_grpo", "shapers": {"missing_end": 0.5}},
+        training={"steps": 1},
+    )
+    (record,) = metrics(result.folder)
+    assert record["rewards/shaping/mean"] == pytest.approx(-0.5 * record["completions/clipped_ratio"])
+    assert record["completions/clipped_ratio"] > 0
+
+
+# ------------------------------------------------------------------------------------------------ ties
+
+
+def test_a_kl_in_the_reward_is_what_the_policy_and_its_reference_say() -> None:
+    policy = tiny_policy(seed=1)
+    task = rl_task(
+        policy, algorithm("reinforce_pp", kl={"coefficient": 0.5}), reward=even, reference=tiny_policy(seed=2).model
+    )
+    kept = task.collector.collect(1, _state(task), _phases()).kept
+    batch = train_batch(kept)
+    prepared, _ = task.updater.prepare(batch)
+    assert prepared.old is not None
+    assert prepared.ref is not None
+    expected = -0.5 * (prepared.old.double() - prepared.ref.double())
+    assert prepared.feedback.token_rewards is not None
+    assert prepared.feedback.token_rewards.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+    assert expected.abs().max() > 0.01
+
+
+def test_the_reference_follows_where_it_is_asked_to() -> None:
+    policy = tiny_policy()
+    task = rl_task(
+        policy,
+        algorithm("grpo"),
+        reward=even,
+        training={"steps": 4, "reference_refresh": {"every": 2}},
+        optimizer={"learning_rate": 2e-2},
+    )
+    kl = [record["kl"] for record in steps(task, 4)]
+    assert kl[0] == pytest.approx(0.0, abs=1e-9)
+    assert kl[1] > 1e-4
+    assert kl[2] == pytest.approx(0.0, abs=1e-9)
+    assert kl[3] > 1e-4
+
+
+def test_a_kl_over_the_vocabulary_is_measured_and_pulls() -> None:
+    policy, other = tiny_policy(seed=1), tiny_policy(seed=2)
+    chosen = algorithm("grpo", kl={"estimator": "full", "coefficient": 1.0})
+    task = rl_task(policy, chosen, reward=lambda completions, **_: [1.0] * len(completions), reference=other.model)
+    first = task.step(1)["kl/full"]
+    later = [task.step(step)["kl/full"] for step in range(2, 12)]
+    assert first > 0.01
+    assert later[-1] < first
+
+
+def test_ppos_penalty_follows_what_was_measured_after_the_last_update() -> None:
+    task = rl_task(
+        tiny_policy(),
+        algorithm("ppo_penalty"),
+        reward=even,
+        training={"minibatches": 2, "passes": 2, "steps": 4},
+        optimizer={"learning_rate": 2e-2},
+    )
+    coefficient = 1.0
+    for step in range(1, 5):
+        logged = task.step(step)
+        assert logged["kl/old_coefficient"] == coefficient
+        kl = logged["kl/old"]
+        coefficient *= 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.015 else 1.0
+        assert task.state.kl_coefficients == (0.05, coefficient)
+        assert logged["kl/old_per_sequence"] > kl
+        assert logged["kl/coefficient"] == 0.05
+    assert kl > 0.0
+
+
+def test_an_adaptive_tie_to_the_reference_reads_the_batchs_divergence() -> None:
+    chosen = algorithm("rloo", kl={"coefficient": 0.2, "controller": {"ziegler": [1e-9, 10]}})
+    task = rl_task(tiny_policy(seed=1), chosen, reward=even, reference=tiny_policy(seed=2).model)
+    logged = task.step(1)
+    assert logged["kl/reference_per_sequence"] > logged["kl/reference"] > 0.0
+    assert task.state.kl_coefficients[0] == pytest.approx(0.2 * (1 + 0.2 * 16 / 10))
+
+
+# ------------------------------------------------------------------------------------------------ how far
+
+
+def test_updates_end_where_the_policy_has_gone_too_far() -> None:
+    def run(target: float | None) -> tuple[dict[str, float], Any]:
+        policy = tiny_policy()
+        task = rl_task(
+            policy,
+            algorithm("grpo", **PLAIN),
+            reward=even,
+            training={"minibatches": 2, "passes": 4, "target_kl": target},
+            optimizer={"learning_rate": 3e-2},
+        )
+        return task.step(1), task
+
+    free, _ = run(None)
+    held, task = run(1e-3)
+    assert (free["updates/made"], free["updates/stopped"]) == (8, 0)
+    assert (held["updates/stopped"], task.state.updates) == (1, held["updates/made"])
+    assert 1 <= held["updates/made"] < 8
+    assert held["approx_kl"] <= 1.5e-3
+    assert all(p.grad is None for p in task.policy.model.parameters())
+    wide, _ = run(100.0)
+    assert wide["updates/made"] == 8
+
+
+def test_the_learning_rate_follows_the_divergence() -> None:
+    def rates(target: float) -> list[float]:
+        task = rl_task(
+            tiny_policy(),
+            algorithm("grpo", **PLAIN),
+            reward=even,
+            training={"minibatches": 2, "steps": 3, "kl_learning_rate": target},
+        )
+        return [record["learning_rate"] for record in steps(task, 3)]
+
+    assert rates(1e-12) == pytest.approx([5e-3, 5e-3 / 1.5, 5e-3 / 2.25])
+    assert rates(10.0) == pytest.approx([5e-3, 5e-3 * 1.5, 5e-3 * 2.25])
+
+
+# ------------------------------------------------------------------------------------------------ switches
+
+
+def test_every_switch_of_an_update_runs_and_says_what_it_did() -> None:
+    chosen = algorithm(
+        "scaling_grpo",
+        corrections=[{"truncated": 2.0}, "self_normalized"],
+        selection={"kl_cov": {"fraction": 0.2}},
+        entropy={"coefficient": 0.05},
+        sequence_mask={"threshold": 0.0},
+        ratio={"token": "old"},
+    )
+    task = rl_task(tiny_policy(), chosen, reward=even, training={"minibatches": 2, "steps": 2})
+    logged = steps(task, 2)[-1]
+    assert logged["selection/selected"] == pytest.approx(0.2, abs=0.05)
+    assert logged["correction/mean"] == pytest.approx(1.0, abs=1e-6)
+    assert logged["correction/effective_samples"] == pytest.approx(1.0, abs=1e-4)
+    assert 0.0 < logged["sequence_mask/dropped"] < 1.0
+    assert logged["entropy/coefficient"] == 0.05
+    assert all(math.isfinite(value) for value in logged.values())
+
+
+def test_an_entropy_bonus_keeps_the_entropy_up(tmp_path: Path) -> None:
+    found = {}
+    for coefficient in (1e-9, 3.0):
+        entropy = {"coefficient": coefficient}
+        result = run_rl(
+            tmp_path / str(coefficient),
+            algorithm={"base": "grpo", "kl": None, "entropy": entropy},
+            training={"steps": 12},
+        )
+        found[coefficient] = metrics(result.folder)[-1]["entropy"]
+    assert found[3.0] > found[1e-9] + 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("grpo", {"critic": {"warmup_steps": 1}}, "critic has no effect: grpo trains none"),
+        (
+            "dapo",
+            {"training": {"reference_refresh": {"every": 1}}},
+            "training.reference_refresh has no effect: dapo keeps",
+        ),
+        ("ppo", {"critic": {"backbone": "shared", "path": "x"}}, "critic.path x has no effect on a shared backbone"),
+        ("ppo", {"critic": {"backbone": "other"}}, "critic.backbone"),
+        ("grpo", {"training": {"replay": {"age": 3}}}, "training.replay.groups"),
+        ("grpo", {"training": {"target_kl": 0.0}}, "training.target_kl"),
+        ("grpo", {"training": {"reference_refresh": {"every": 1, "mix": 0.0}}}, "training.reference_refresh.mix"),
+    ],
+)
+def test_settings_without_effect_or_out_of_range_are_refused(
+    name: str, changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as error:
+        run_rl(tmp_path / "run", algorithm=name, **changes)
+    assert told in error.value.message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_critic_with_other_tokens_and_a_moving_adapter_are_refused(tmp_path: Path) -> None:
+    from reinlm.models import character_tokenizer, tiny_model
+
+    tokenizer = character_tokenizer("abc")
+    save_policy(load_policy((tiny_model("qwen3", vocab_size=len(tokenizer)), tokenizer)), tmp_path / "other")
+    with pytest.raises(InputError, match="reads other tokens than the policy"):
+        run_rl(tmp_path / "run", algorithm="ppo", critic={"path": str(tmp_path / "other")})
+    from training_helpers import ROWS, rl_settings
+
+    path = saved_model(tmp_path / "model")
+    recipe = {
+        **rl_settings(training={"steps": 1, "reference_refresh": {"every": 1}}),
+        "model": {"path": str(path), "lora": {"rank": 2}},
+        "data": {"path": ROWS},
+    }
+    with pytest.raises(InputError, match="has its own backbone as the reference"):
+        reinlm.rl(recipe=recipe, output=tmp_path / "lora", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "reinforce_pp", "ppo", "dr_grpo", "gspo_token", "sapo", "cispo"])
+def test_every_rung_trains_and_moves_the_policy(name: str) -> None:
+    policy = tiny_policy()
+    before = weights(policy.model)
+    task = rl_task(policy, algorithm(name, filters=[]), reward=even, training={"minibatches": 2, "steps": 2})
+    logged = steps(task, 2)
+    assert moved(policy, before)
+    assert all(math.isfinite(value) for record in logged for value in record.values())
+    assert task.state.updates == 4
