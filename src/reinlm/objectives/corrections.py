@@ -190,7 +190,9 @@ class OffPolicyMask:
         if drew is None:
             return torch.ones_like(signals.advantages, dtype=torch.bool)
         layout = signals.layout
-        left = layout.expand(layout.mean(drew - logprobs.detach(), "sequence"), "sequence")
+        known = drew.isfinite()  # a token that the sampler could not score says nothing
+        gap = torch.where(known, drew, 0.0) - torch.where(known, logprobs.detach(), 0.0)
+        left = layout.expand(layout.mean(gap, "sequence"), "sequence")
         return ~((signals.advantages < 0) & (left > self.threshold))
 
 
