@@ -156,3 +156,31 @@ class TruncatedWeight:
             low, high = low & (advantages < 0), high & (advantages > 0)
             weight = weight.masked_fill(low | high, 0.0)
         return Gated(-weight * advantages * logprobs, low, high)
+
+
+@choice("gate", "geometric_mean")
+@dataclass(frozen=True)
+class GeometricMean:
+    """-A · exp( mean_t x̃_t ), where x̃ is the log-ratio of each token, clipped on the side that A points to.
+
+        x̃_t = min(x_t, width)  for A > 0,    max(x_t, -width)  for A < 0
+
+    GMPO, arXiv 2507.20673. GSPO clips after the mean, this before it: one far token neither carries nor silences its
+    sequence. Under `sequence_mean` the gradient of a token that is not clipped is -A · exp(mean x̃) / L.
+    """
+
+    width: float = 0.4
+    """In log-ratio, more than 0: ratios up to e^0.4 ≈ 1.49 and down to e^-0.4 ≈ 0.67."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.width < float("inf"):
+            raise ValueError(f"geometric mean: width must be more than 0 and finite, not {self.width}")
+
+    def __call__(
+        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+    ) -> Gated:
+        advantages, layout = signals.advantages, signals.layout
+        high, low = (advantages > 0) & (log_ratio > self.width), (advantages < 0) & (log_ratio < -self.width)
+        clipped = torch.where(high | low, log_ratio.detach().clamp(-self.width, self.width), log_ratio)
+        mean = layout.expand(layout.mean(clipped, "sequence"), "sequence")
+        return Gated(-mean.exp() * advantages, low.detach(), high.detach())
