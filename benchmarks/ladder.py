@@ -4,7 +4,8 @@
     python benchmarks/ladder.py --output runs/ladder --algorithms ppo gspo --seeds 0
 
 Makes the checkpoint once (SFT on flawed demonstrations, seed 0), then trains each algorithm with four updates for each
-batch of 256 answers, and judges it on 600 held-out problems by sampling. Prints a table and writes `ladder.json`,
+batch of 256 answers, and judges it on 600 held-out problems by
+sampling (four answers to each for the checkpoint, one for a trained model). Prints a table and writes `ladder.json`,
 `ladder.md` and `ladder.svg` into the output folder. A run that is already there is not made again.
 """
 
@@ -87,17 +88,18 @@ def _checkpoint(output: Path) -> dict[str, float]:
         files = _write_data(output, seed=0, control=False)
         model = _write_model(output / "model", seed=0)
         sft(str(model), str(files["demonstrations"]), output=output / "sft", overwrite=True, quiet=True, **SFT_SETTINGS)
-        found.write_text(json.dumps(_judge(output / "sft" / "checkpoints" / "last", output)))
+        found.write_text(json.dumps(_judge(output / "sft" / "checkpoints" / "last", output, samples=4)))
     before: dict[str, float] = json.loads(found.read_text())
     assert abs(before["accuracy"] - 0.45) <= 0.05, f"the checkpoint is {before['accuracy']:.3f} right, not 0.45 ± 0.05"
     return before
 
 
-def _judge(model: Path, output: Path) -> dict[str, float]:
+def _judge(model: Path, output: Path, samples: int = 1) -> dict[str, float]:
     from reinlm import evaluate
 
-    sampled = {"temperature": 1.0, "max_new_tokens": 6}
-    found = evaluate(str(model), str(output / "data" / "test.jsonl"), reward="exact_match", evaluation=sampled, seed=0)
+    settings = {"temperature": 1.0, "max_new_tokens": 6, "samples": samples}
+    data = str(output / "data" / "test.jsonl")
+    found = evaluate(str(model), data, reward="exact_match", evaluation=settings, seed=0)
     return {key: found.metrics[key] for key in ("accuracy", "accuracy_low", "accuracy_high")}
 
 

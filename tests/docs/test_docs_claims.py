@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_claim_names_a_test_that_exists():
-    rows = [line for line in (ROOT / "docs/claims.md").read_text().splitlines() if line.startswith("| ")][1:]
+    table = (ROOT / "docs/claims.md").read_text().split("\n\n")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 10
     for row in rows:
         shown = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
