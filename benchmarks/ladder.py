@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-STEPS = 80
+STEPS = 64
 SETTINGS: dict[str, Any] = {
     "reward": "exact_match",
     "rollout": {"group_size": 8, "batch_size": 256, "max_new_tokens": 6, "max_running": 256},
