@@ -480,3 +480,25 @@ def test_value_losses_are_weighed_and_added():
     assert both.loss.item() == pytest.approx(0.08125)
     assert both.metrics["value_loss"] == pytest.approx(0.1625)
     assert NStep(2).needs == {"critic"}
+
+
+@pytest.mark.parametrize("missing", [math.nan, -math.inf, math.inf])
+@pytest.mark.parametrize("gate", ["clip", "truncated_weight"])
+def test_a_token_that_the_sampler_could_not_score_counts_nothing_against_it(gate, missing):
+    chosen = algorithm(
+        "dapo", ratio={"token": "rollout"}, gate=gate, kl={"estimator": "k3_unbiased", "coefficient": 0.1}
+    )
+    layout, old = Layout.from_lengths([3]), d([-1.0, -2.0, -3.0])
+    found = []
+    for rollout in (d([-1.1, missing, -2.9]), d([-1.1, -2.1, -2.9])):
+        logprobs = old.clone().requires_grad_()
+        signals = chosen.prepare(
+            layout, d([1.0, 1.0, -1.0]), old_logprobs=old, rollout_logprobs=rollout, ref_logprobs=old
+        )
+        loss = chosen.loss(logprobs, signals, chosen.initial_state())
+        loss.value.backward()
+        assert all(math.isfinite(value) for value in loss.metrics.means().values())
+        found.append(logprobs.grad.tolist())
+    assert found[0][1] == pytest.approx(0.0, abs=1e-15)
+    assert found[0][0::2] == pytest.approx(found[1][0::2], abs=1e-12)
+    assert abs(found[1][1]) > 0.1

@@ -226,6 +226,8 @@ class Algorithm:
         )
         if self.corrections and old_logprobs is not None and rollout_logprobs is not None:
             signals = replace(signals, correction=correct(self.corrections, old_logprobs, rollout_logprobs, layout))
+        elif self.ratio.against == "rollout" and rollout_logprobs is not None and not rollout_logprobs.isfinite().all():
+            signals = replace(signals, correction=correct((), advantages, rollout_logprobs, layout))
         if self.selection is not None and old_logprobs is not None:
             signals = replace(signals, selected=self.selection.select(old_logprobs, advantages, seed))
         return signals

@@ -130,7 +130,12 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "KL divergence",
         "nats per token",
-        (Series("kl", "from the reference"), Series("approx_kl", "within an update")),
+        (
+            Series("kl", "from the reference"),
+            Series("kl/full", "from the reference, whole vocabulary"),
+            Series("kl/old", "within a batch"),
+            Series("approx_kl", "within an update"),
+        ),
         "How far the policy has moved: from its reference, and within one update.",
         "grows slowly; within an update it stays below about 0.02. Spikes ask for a smaller learning rate.",
     ),
@@ -160,6 +165,44 @@ CHARTS: tuple[Chart, ...] = (
         "|trainer − sampler| log-probability of the same tokens under the same weights. Logarithmic.",
         "below 1e-4 in float32, some 1e-2 in bfloat16. More is a bug or a stale sampler: training is off-policy.",
         form="log",
+    ),
+    Chart(
+        "What the critic explains",
+        "share of the returns' variance",
+        (Series("explained_variance", "explained variance"),),
+        "How much of what answers earn the critic foresees from each state, before the update. One is perfect, zero a constant.",
+        "rises above one half before the policy moves. Below zero the critic is worse than no critic: warm it up longer.",
+    ),
+    Chart(
+        "Value loss",
+        "reward squared",
+        (Series("value_loss", "critic"),),
+        "The critic's loss per token.",
+        "falls, and rises a little whenever the policy has moved.",
+    ),
+    Chart(
+        "Coefficients that move",
+        "none",
+        (
+            Series("kl/coefficient", "KL to the reference"),
+            Series("kl/old_coefficient", "KL to the old policy"),
+            Series("entropy/coefficient", "entropy bonus"),
+        ),
+        "What adaptive and scheduled coefficients stood at.",
+        "settles. One that runs to its end has a target that is out of reach.",
+        smooth=False,
+    ),
+    Chart(
+        "Off-policy samples",
+        "scored tokens",
+        (
+            Series("sequence_mask/dropped", "left behind and masked"),
+            Series("correction/dropped", "weight 0"),
+            Series("selection/selected", "selected by covariance"),
+        ),
+        "Tokens that corrections and masks take out of the loss.",
+        "some per cent. Near one half, the samples are too old, or sampler and trainer disagree.",
+        form="percent",
     ),
     Chart(
         "Policy loss",

@@ -43,7 +43,11 @@ def token_log_ratio(
     if against == "rollout":
         if signals.rollout_logprobs is None:
             raise ValueError("a ratio against the sampler needs rollout_logprobs, and there are none")
-        return exponent(current - signals.rollout_logprobs)
+        known = (
+            signals.rollout_logprobs.isfinite()
+        )  # a token that the sampler could not score has ratio 1, and no gradient
+        drew = torch.where(known, signals.rollout_logprobs, current.detach())
+        return exponent(torch.where(known, current, current.detach()) - drew)
     old = current.detach() if signals.old_logprobs is None else signals.old_logprobs
     return exponent(current - old)
 
