@@ -297,7 +297,7 @@ def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
     before = weights(policy.model)
     task = rl_task(
         policy,
-        algorithm("grpo", overlong="filter_before_baseline"),
+        algorithm("grpo", overlong="filter_before_baseline", kl={"controller": {"schulman": 0.01}}),
         reward=even,
         rollout={"max_new_tokens": 1},
         training={"minibatches": 2},
@@ -308,6 +308,8 @@ def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
     assert (logged["updates/made"], logged["completions/untrained"]) == (0, 16)
     assert not moved(policy, before)
     assert all(math.isfinite(value) for value in logged.values())
+    assert task.state.kl_coefficients == (0.04,)
+    assert (task.state.batches, task.state.updates) == (1, 0)
 
 
 def _all_cut(collected: Any) -> Any:

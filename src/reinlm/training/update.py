@@ -248,9 +248,9 @@ class Updater:
     ) -> dict[str, float]:
         """Move the algorithm's state and the learning rate by what was measured."""
         found: dict[str, float] = {}
-        if warming:
+        if warming or not made:  # nothing moved, so there is nothing to adapt to
             self.state = replace(self.state, batches=self.state.batches + 1)
-            return {"critic/warmup": 1.0}
+            return {"critic/warmup": 1.0} if warming else {}
         kls = []
         for index, tie in enumerate(self.algorithm.ties):
             name = "kl/coefficient" if tie.anchor == "reference" else "kl/old_coefficient"
@@ -371,7 +371,7 @@ class Updater:
         with self.critic.active():
             for rows in self._micro_batches(batch, range(len(batch.sequences))):
                 _, tokens = batch.layout.select(torch.tensor(rows))
-                values[tokens] = self._state_values(batch, rows).to("cpu", torch.float64)
+                values[tokens] = self._state_values(batch, rows).cpu().double()
         return values
 
     @torch.no_grad()
@@ -387,7 +387,7 @@ class Updater:
             for part in self._micro_batches(batch, ends):
                 rows = [ends[place] for place in part]
                 values = self._state_values(batch, rows, final=True)
-                final[layout.episode_of_sequence[torch.tensor(rows)]] = values.to("cpu", torch.float64)
+                final[layout.episode_of_sequence[torch.tensor(rows)]] = values.cpu().double()
         return final
 
 
