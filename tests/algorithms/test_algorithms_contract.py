@@ -177,6 +177,12 @@ def test_every_rung_has_a_card_and_stands_on_another():
         {"selection": {"kl_cov": {"fraction": 0.1}}},
         {"entropy": {"coefficient": 0.01, "target": 0.5}},
         {"entropy": "entropy"},
+        {"entropy": 0.02},
+        {"sequence_mask": 0.2},
+        {"advantage": {"whitened": "group_center"}},
+        {"advantage": {"whitened": {"group_center": {}}}},
+        {"advantage": "gae", "critic": [None, 0.1]},
+        {"kl": []},
         {"overlong": "filter_before_baseline"},
         {"ratio": {"turn": {"against": "rollout"}}},
         {"ratio": {"sequence": {"allow_token_mean": True}}, "weights": "token_mean"},
@@ -266,6 +272,25 @@ def test_an_unknown_treatment_of_overlong_answers_is_told_what_there_is():
         algorithm("grpo", overlong="drop")
     with pytest.raises(ValueError, match=r"^overlong is one of keep, filter_before_baseline, filter_after_baseline"):
         Algorithm("x", GroupCenter(), TOKEN, Clip(), token_mean, overlong="drop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"selection": 3}, "selection: cannot read 3"),
+        ({"selection": Clip()}, "selection: cannot read Clip(low=0.2, high=0.2, dual=None)"),
+        ({"kl": {"controller": "schulman"}}, "schulman needs a value for 'target'"),
+        ({"kl": {"controller": {"schulmann": 0.1}}}, "unknown controller 'schulmann'"),
+        ({"entropy": "bonus"}, "unknown entropy 'bonus'"),
+        ({"entropy": [0.1, "high"]}, "entropy.target: input should be a valid number"),
+        ({"advantage": {"whitened": {"gaee": 1}}}, "whitened needs a value for 'advantage'"),
+        ({"advantage": {"n_step": {"n": 1.5}}}, "n_step.n: input should be a valid integer"),
+    ],
+)
+def test_what_cannot_be_read_is_named(changes, told):
+    with pytest.raises(InputError) as error:
+        algorithm("grpo", **changes)
+    assert told in error.value.message
 
 
 def test_one_mapping_cannot_change_two_ties():

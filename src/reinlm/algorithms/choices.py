@@ -114,7 +114,7 @@ def _build(kind: str, spec: Any) -> Any:
         name, given = spec, None
     elif isinstance(spec, Mapping) and len(spec) == 1 and next(iter(spec)) in options:
         name, given = next(iter(spec.items()))
-    elif isinstance(spec, Mapping) and len(options) == 1:
+    elif kind in OPTIONAL and len(options) == 1 and isinstance(spec, Mapping | list | tuple | float | int):
         name, given = next(iter(options)), spec  # there is no other: its values are enough
     elif isinstance(spec, Mapping) and len(spec) == 1:
         name, given = next(iter(spec.items()))
@@ -139,7 +139,7 @@ def _is_choice(kind: str, made: Any) -> bool:
     homes = [home for home, options in CHOICES.items() if made in options.values() or type(made) in options.values()]
     if homes:
         return kind in homes
-    return callable(made) or kind in ("selection", "entropy", "critic")
+    return callable(made) or is_dataclass(made)
 
 
 def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
