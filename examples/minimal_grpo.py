@@ -48,8 +48,9 @@ SFT_STEPS, SFT_BATCH, SFT_RATE = 500, 64, 4e-3
 
 def token_logprobs(model: Any, ids: Tensor) -> Tensor:
     """log π(token_t | tokens before it) of every token but the first: ids [B, T] -> [B, T - 1]."""
-    logits = model(input_ids=ids).logits[:, :-1].float()
-    return torch.log_softmax(logits, dim=-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    logits = model(input_ids=ids).logits[:, :-1]
+    precise = torch.promote_types(logits.dtype, torch.float32)  # ratios of bfloat16 log-probabilities would be noise
+    return torch.log_softmax(logits, dim=-1, dtype=precise).gather(-1, ids[:, 1:, None]).squeeze(-1)
 
 
 def group_advantages(rewards: Tensor, group_size: int = GROUP_SIZE) -> Tensor:
