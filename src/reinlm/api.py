@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reinlm.config import Config, build, merge, read_recipe
 
 if TYPE_CHECKING:
+    from reinlm.runs.loop import RunResult
     from reinlm.training.evaluation import Evaluation
-    from reinlm.training.loop import RunResult
     from reinlm.training.verbs import Generated
 
 _ConfigT = TypeVar("_ConfigT", bound=Config)
@@ -190,8 +190,8 @@ def _train(
     """Train, and leave a report behind, also of a run that stopped half-way."""
     from reinlm.errors import RunError
     from reinlm.insight.report import write_report
-    from reinlm.training.loop import Interrupted
-    from reinlm.training.progress import Progress
+    from reinlm.runs.loop import Interrupted
+    from reinlm.runs.progress import Progress
 
     progress = Progress(quiet=quiet)
     try:

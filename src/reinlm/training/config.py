@@ -14,13 +14,14 @@ from reinlm.data import DataConfig
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
 from reinlm.rollouts import SamplingConfig
+from reinlm.schedules import Schedule
 
 
 class OptimizerConfig(Config):
     """AdamW with warm-up and a schedule."""
 
     learning_rate: float = Field(1e-6, gt=0, lt=1)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     """After warm-up, over the run's optimizer steps: stay, or go down to `final_fraction` of the rate."""
     warmup_steps: int = Field(0, ge=0)
     """Optimizer steps over which the rate rises linearly from 0."""

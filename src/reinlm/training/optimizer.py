@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from reinlm.errors import RunError
+from reinlm.schedules import scheduled
 from reinlm.training.config import OptimizerConfig
 
 
@@ -17,12 +18,8 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     """The rate of optimizer step `step` (from 0) of `total`: linear warm-up, then the schedule. A pure function."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.learning_rate
     span = max(total - config.warmup_steps - 1, 1)
-    done = min((step - config.warmup_steps) / span, 1.0)
-    shape = 1.0 - done if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-    return config.learning_rate * (config.final_fraction + (1.0 - config.final_fraction) * shape)
+    return config.learning_rate * scheduled(config.schedule, (step - config.warmup_steps) / span, config.final_fraction)
 
 
 class Optimizer:

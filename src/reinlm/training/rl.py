@@ -16,20 +16,20 @@ from reinlm.models import ModelConfig, Policy, Reference, ValueModel, disable_dr
 from reinlm.records import Prompt, train_batch
 from reinlm.rewards import RewardSet, TrainerState, build_rewards
 from reinlm.rollouts import check_trainable
-from reinlm.runs import RolloutLog, RunFolder
+from reinlm.runs import Loop, Progress, RolloutLog, RunFolder, RunResult
 from reinlm.training.collection import Collector, rollout_rows
 from reinlm.training.config import CriticConfig, RLConfig, dump
 from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
-from reinlm.training.loop import Loop, RunResult
 from reinlm.training.optimizer import Optimizer
-from reinlm.training.progress import Progress
 from reinlm.training.replay import Replay
 from reinlm.training.setup import (
     MAY_CHANGE,
     Phases,
+    TrainsPolicy,
     autocast,
     check_folder,
     engine_for,
+    loop_settings,
     prompt_room,
     seed_everything,
     total_steps,
@@ -38,7 +38,7 @@ from reinlm.training.setup import (
 from reinlm.training.update import Updater
 
 
-class RL:
+class RL(TrainsPolicy):
     """The task of `reinlm rl`: one step collects a batch of groups and makes `passes · minibatches` updates of it."""
 
     kind = "rl"
@@ -238,7 +238,7 @@ def train_rl(
             may_change=MAY_CHANGE,
         ) as folder:
             task = RL(config, algorithm, policy, prompts.items, evaluation, rewards)
-            return Loop(task, config, folder, progress).run()
+            return Loop(task, loop_settings(config), folder, progress).run()
 
 
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:

@@ -15,13 +15,40 @@ import numpy as np
 import torch
 
 from reinlm.errors import InputError
-from reinlm.models import ModelConfig, Policy, load_policy
+from reinlm.models import ModelConfig, Policy, load_policy, restore_policy, save_policy
 from reinlm.rollouts import HFEngine
-from reinlm.runs import RunFolder
+from reinlm.runs import LoopSettings, RunFolder
 from reinlm.training.config import TrainingConfig, VerbConfig, dump
 
 MAY_CHANGE = ("run", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
 """Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
+
+
+class TrainsPolicy:
+    """What every task that trains a policy brings to the loop: how its checkpoints are written and taken back."""
+
+    policy: Policy
+
+    def save(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face directory."""
+        save_policy(self.policy, folder)
+
+    def restore(self, folder: Path) -> None:
+        """Take the weights back, bit for bit."""
+        restore_policy(self.policy, folder)
+
+
+def loop_settings(config: VerbConfig) -> LoopSettings:
+    """What the loop needs to know: runs with a reward are judged by accuracy, others by their loss."""
+    return LoopSettings(
+        higher_is_better=bool(getattr(config, "reward", None)),
+        evaluate_every=config.evaluation.every,
+        stop_at=config.evaluation.stop_at,
+        patience=config.evaluation.patience,
+        save_every=config.run.save_every,
+        keep_last=config.run.keep_last,
+        tensorboard=config.run.tensorboard,
+    )
 
 
 def output_folder(config: VerbConfig, kind: str) -> Path:

@@ -12,26 +12,26 @@ from reinlm.data import Example, PromptOrder, load_examples, load_prompts
 from reinlm.models import Policy, micro_batches, score
 from reinlm.records import Prompt
 from reinlm.rewards import RewardSet, build_rewards
-from reinlm.runs import MetricSums, RolloutLog, RunFolder
+from reinlm.runs import Loop, MetricSums, Progress, RolloutLog, RunFolder, RunResult
 from reinlm.training.config import SFTConfig, dump
 from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
-from reinlm.training.loop import Loop, RunResult
 from reinlm.training.optimizer import Optimizer
-from reinlm.training.progress import Progress
 from reinlm.training.setup import (
     MAY_CHANGE,
     Phases,
+    TrainsPolicy,
     autocast,
     check_folder,
     computing,
     engine_for,
+    loop_settings,
     seed_everything,
     total_steps,
     training_policy,
 )
 
 
-class SFT:
+class SFT(TrainsPolicy):
     """The task of `reinlm sft`: loss = -Σ log π(token) / N over the N trained tokens of a step."""
 
     kind = "sft"
@@ -177,4 +177,4 @@ def train_sft(
             may_change=MAY_CHANGE,
         ) as folder:
             task = SFT(config, policy, examples.items, evaluation, rewards)
-            return Loop(task, config, folder, progress).run()
+            return Loop(task, loop_settings(config), folder, progress).run()

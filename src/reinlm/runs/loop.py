@@ -1,4 +1,4 @@
-"""The loop that every training verb shares: steps, evaluation, metrics, checkpoints, early stop, resume, Ctrl-C."""
+"""The loop that every run shares: steps, evaluation, metrics, checkpoints, early stop, resume, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,19 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from reinlm.models import Policy, restore_policy, save_policy
-from reinlm.runs import (
-    Checkpoints,
-    MetricsLog,
-    RolloutLog,
-    RunFolder,
-    load_state,
-    random_states,
-    read_metrics,
-    restore_random_states,
-)
-from reinlm.training.config import VerbConfig
-from reinlm.training.progress import Progress
+from reinlm.runs.checkpoints import Checkpoints, load_state
+from reinlm.runs.folder import RunFolder
+from reinlm.runs.metrics import MetricsLog, RolloutLog, read_metrics
+from reinlm.runs.progress import Progress
+from reinlm.runs.state import random_states, restore_random_states
 
 
 class Interrupted(KeyboardInterrupt):
@@ -34,10 +26,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Task(Protocol):
-    """What a training verb brings to the loop."""
+    """What a run brings to the loop."""
 
     kind: str
-    policy: Policy
+    policy: Any
+    """What is trained; `RunResult` hands it on."""
     total_steps: int
     rollouts: RolloutLog | None
     stop_reason: str | None
@@ -45,14 +38,42 @@ class Task(Protocol):
     last_checkpoint: str
 
     def step(self, step: int) -> dict[str, float]:
-        """Train one step (from 1) and return its metrics."""
+        """Train up to this step (from 1) and return its metrics."""
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Metrics `eval/SET/…` and sample answers; both empty where nothing is to be evaluated."""
 
+    def save(self, folder: Path) -> None:
+        """Write what is trained into a checkpoint's folder."""
+
+    def restore(self, folder: Path) -> None:
+        """Take back, bit for bit, what `save` wrote."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How often a loop looks, judges and saves.
+
+    Example: a run of 200 steps judged by accuracy every 50, saved every 100:
+        LoopSettings(higher_is_better=True, evaluate_every=50, save_every=100)
+    """
+
+    higher_is_better: bool
+    """Judged by `eval/…/accuracy`, or else by `eval/…/loss`."""
+    stride: int = 1
+    """Steps from one call of the task, and one line of metrics, to the next."""
+    evaluate_every: int = 0
+    """Steps between evaluations; 0: at the start and the end alone."""
+    stop_at: float | None = None
+    patience: int | None = None
+    save_every: int = 50
+    """Steps between checkpoints; 0: at the end alone."""
+    keep_last: int = 2
+    tensorboard: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,20 +82,21 @@ class RunResult:
 
     folder: Path
     summary: dict[str, Any]
-    policy: Policy = field(repr=False)
+    policy: Any = field(repr=False)
 
 
 class Loop:
     """Drives a task through its run folder."""
 
-    def __init__(self, task: Task, config: VerbConfig, folder: RunFolder, progress: Progress) -> None:
+    def __init__(self, task: Task, settings: LoopSettings, folder: RunFolder, progress: Progress) -> None:
         self.task = task
-        self.config = config
+        self.settings = settings
         self.folder = folder
         self.progress = progress
-        self.metric_mode = "max" if "reward" in type(config).model_fields and getattr(config, "reward", None) else "min"
         self.checkpoints = Checkpoints(
-            folder.checkpoints, keep_last=config.run.keep_last, keep_best="max" if self.metric_mode == "max" else "min"
+            folder.checkpoints,
+            keep_last=settings.keep_last,
+            keep_best="max" if settings.higher_is_better else "min",
         )
         self.done = 0
         self.seconds = 0.0
@@ -92,14 +114,14 @@ class Loop:
         if newest is not None:
             self._restore(newest)
         after = self.done if newest is not None else -1
-        self.log = MetricsLog(self.folder.path, after_step=after, tensorboard=self.config.run.tensorboard)
+        self.log = MetricsLog(self.folder.path, after_step=after, tensorboard=self.settings.tensorboard)
         self.task.rollouts = RolloutLog(self.folder.path, after_step=after)
         try:
             with self._catch_interrupt(), self.progress.run(self.task.kind, self.task.total_steps, self.done):
                 if newest is None:
                     self._record(0, {})
                 while self.done < self.task.total_steps and self.stopped is None:
-                    self._step(self.done + 1)
+                    self._step(min(self.done + self.settings.stride, self.task.total_steps))
         finally:
             self.log.close()
         return self._finish()
@@ -117,7 +139,7 @@ class Loop:
         self.seconds += seconds
         metrics["step_time"] = seconds
         self._record(step, metrics)
-        every = self.config.run.save_every
+        every = self.settings.save_every
         last = step == self.task.total_steps or self.stopped is not None
         if last or self._interrupted or (every and step % every == 0):
             self._save(step)
@@ -126,7 +148,7 @@ class Loop:
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         """Evaluate where it is due, and write the step's line."""
-        every = self.config.evaluation.every
+        every = self.settings.evaluate_every
         if step == 0 or step == self.task.total_steps or self.stopped is not None or (every and step % every == 0):
             started = time.perf_counter()
             found, samples = self.task.evaluate(step)
@@ -140,15 +162,15 @@ class Loop:
 
     def _judge(self, found: Mapping[str, float], step: int) -> None:
         """Early stop, from the first set's accuracy, or loss where nothing is sampled."""
-        judged = "/accuracy" if self.metric_mode == "max" else "/loss"
+        settings = self.settings
+        judged = "/accuracy" if settings.higher_is_better else "/loss"
         value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
         if math.isnan(value):  # not one verdict, or a model that is no good: nothing to compare
             return
-        better = self.best is None or (value > self.best if self.metric_mode == "max" else value < self.best)
+        better = self.best is None or (value > self.best if settings.higher_is_better else value < self.best)
         self.best, self.since_best = (value, 0) if better else (self.best, self.since_best + 1)
         self.latest = value
-        settings = self.config.evaluation
-        if step and settings.stop_at is not None and self.metric_mode == "max" and value >= settings.stop_at:
+        if step and settings.stop_at is not None and settings.higher_is_better and value >= settings.stop_at:
             self.stopped = self.stopped or f"evaluation reached {value:.3f}, at least stop_at={settings.stop_at}"
         if step and settings.patience is not None and self.since_best >= settings.patience:
             self.stopped = self.stopped or f"{self.since_best} evaluations without a better one (patience)"
@@ -174,15 +196,13 @@ class Loop:
                 "stopped": self.stopped,
             },
         }
-        path = self.checkpoints.save(
-            step, lambda folder: save_policy(self.task.policy, folder), state, metric=self.latest
-        )
+        path = self.checkpoints.save(step, self.task.save, state, metric=self.latest)
         self.task.last_checkpoint = str(path)
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _restore(self, path: Path) -> None:
         state = load_state(path)
-        restore_policy(self.task.policy, path)
+        self.task.restore(path)
         self.task.load_state_dict(state["task"])
         self.task.last_checkpoint = str(path)
         loop = state["loop"]
