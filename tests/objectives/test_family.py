@@ -55,12 +55,15 @@ from reinlm.objectives import (
     decoupled_mix,
     effective_sample_size,
     explained_variance,
+    full_entropy,
     full_kl,
     gae,
     kept_logprobs,
     lambda_returns,
     n_step_returns,
     soft_gate,
+    surrogate,
+    td_errors,
     value_loss,
     vtrace,
 )
@@ -613,3 +616,39 @@ def test_values_out_of_range_are_refused_by_name(make, told):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make()
     assert str(error.value).startswith(told)
+
+
+# ------------------------------------------------------------------------------------------------ what control tasks share
+
+
+def test_td_errors_of_plain_numbers_and_of_tensors_are_the_same() -> None:
+    """ALGORITHMS §15: γ = 0.9, Q(s, a) = 1, R = 1, Q(s', a') = 0.5: target 1.45, and 1 where the episode ends."""
+    assert td_errors(1.0, 1.0, 0.5, False, discount=0.9) == pytest.approx(0.45)
+    assert td_errors(1.0, 0.25, float("nan"), True, discount=0.9) == 0.75
+    rewards, values, following = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.25]), torch.tensor([0.5, float("nan")])
+    found = td_errors(rewards, values, following, torch.tensor([False, True]), discount=torch.tensor([0.9, 0.9]))
+    torch.testing.assert_close(found, torch.tensor([0.45, 0.75]))
+    with pytest.raises(ValueError, match="discount must be in"):
+        td_errors(1.0, 1.0, 0.5, False, discount=1.5)
+
+
+def test_the_plain_surrogate_has_reinforces_gradient_at_ratio_one() -> None:
+    logprobs = torch.tensor([-1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([3.0, -0.5], dtype=torch.float64)
+    losses = surrogate((logprobs - logprobs.detach()).exp(), advantages)
+    torch.testing.assert_close(losses.detach(), torch.tensor([-3.0, 0.5], dtype=torch.float64))
+    losses.sum().backward()
+    torch.testing.assert_close(logprobs.grad, torch.tensor([-3.0, 0.5], dtype=torch.float64))
+
+
+def test_vector_2c_the_entropy_of_a_distribution_and_its_gradient() -> None:
+    logits = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log().requires_grad_()
+    found = full_entropy(torch.log_softmax(logits, -1))
+    found.backward()
+    assert float(found) == pytest.approx(1.0397207708, abs=1e-10)
+    expected = torch.tensor([-0.1732867951, 0.0866433976, 0.0866433976], dtype=torch.float64)
+    torch.testing.assert_close(logits.grad, expected, atol=1e-10, rtol=0)
+
+
+def test_an_impossible_choice_adds_nothing_to_the_entropy() -> None:
+    assert float(full_entropy(torch.tensor([0.0, -float("inf")]))) == 0.0

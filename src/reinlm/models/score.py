@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from reinlm.errors import InputError
 from reinlm.models.heads import Split, split_head, supports_packing, unwrap
 from reinlm.models.reference import Reference
-from reinlm.objectives import full_kl
+from reinlm.objectives import full_entropy, full_kl
 
 Packing = Literal["pad", "pack"]
 Entropy = bool | Literal["grad"]
@@ -183,11 +183,10 @@ def _measure(
     if not entropy:
         return chosen, None, None, divergence
     # After `chosen`, so that the backward pass, which runs the chunk again up to the last tensor that it needs, skips
-    # an entropy without gradient. The clamp keeps tokens of probability 0 from making 0 · inf.
+    # an entropy without gradient.
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "grad"):
-        finite = logprobs.clamp_min(torch.finfo(logprobs.dtype).min)
         likeliest = chosen.detach() >= logprobs.detach().amax(-1)
-        return chosen, -(logprobs.exp() * finite).sum(-1), likeliest, divergence
+        return chosen, full_entropy(logprobs), likeliest, divergence
 
 
 @dataclass(frozen=True)

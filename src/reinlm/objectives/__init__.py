@@ -36,7 +36,17 @@ from reinlm.objectives.corrections import (
     effective_sample_size,
     kept_logprobs,
 )
-from reinlm.objectives.gates import Clip, Gate, Gated, NoGate, Soft, TruncatedWeight, clip_surrogate, soft_gate
+from reinlm.objectives.gates import (
+    Clip,
+    Gate,
+    Gated,
+    NoGate,
+    Soft,
+    TruncatedWeight,
+    clip_surrogate,
+    soft_gate,
+    surrogate,
+)
 from reinlm.objectives.groups import (
     GreedyBaseline,
     GroupCenter,
@@ -49,7 +59,7 @@ from reinlm.objectives.groups import (
     length_weighted_center,
     process_advantages,
 )
-from reinlm.objectives.kl import KL, full_kl, k1, k2, k3
+from reinlm.objectives.kl import KL, full_entropy, full_kl, k1, k2, k3
 from reinlm.objectives.layout import LEVELS, Layout, Level
 from reinlm.objectives.ratios import (
     PooledRatio,
@@ -144,6 +154,7 @@ __all__ = [
     "effective_sample_size",
     "explained_variance",
     "exponent",
+    "full_entropy",
     "full_kl",
     "full_step",
     "gae",
@@ -166,6 +177,7 @@ __all__ = [
     "sequence_sum",
     "soft_gate",
     "soft_overlong_penalty",
+    "surrogate",
     "td_errors",
     "token_mean",
     "value_loss",

@@ -32,6 +32,14 @@ class Gate(Protocol):
     ) -> Gated: ...
 
 
+def surrogate(ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """-r·A: the plain policy gradient, as a loss. TRPO, arXiv 1502.05477 eq. 14.
+
+    At r = 1 its gradient is that of -A · log π: REINFORCE (Williams 1992) and actor-critics.
+    """
+    return -ratio * advantages
+
+
 def clip_surrogate(
     ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"], low: float, high: float
 ) -> Float[Tensor, "*shape"]:
@@ -59,7 +67,7 @@ class NoGate:
     def __call__(
         self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
     ) -> Gated:
-        return Gated(-log_ratio.exp() * signals.advantages, _nowhere(log_ratio), _nowhere(log_ratio))
+        return Gated(surrogate(log_ratio.exp(), signals.advantages), _nowhere(log_ratio), _nowhere(log_ratio))
 
 
 @choice("gate", "clip")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from reinlm.objectives.coefficients import Controller
@@ -45,6 +46,12 @@ def full_kl(
     """KL(π_θ ‖ π_ref) = Σ_v π_θ(v) (log π_θ(v) - log π_ref(v)), exact at each position; tokens of probability 0 add 0."""
     difference = (log_distribution - ref_log_distribution).masked_fill(log_distribution == -float("inf"), 0.0)
     return (log_distribution.exp() * difference).sum(-1)
+
+
+def full_entropy(log_distribution: Float[Tensor, "*shape vocabulary"]) -> Float[Tensor, "*shape"]:
+    """H = -Σ_v π(v) log π(v) in nats, exact at each position; tokens of probability 0 add 0."""
+    finite = log_distribution.clamp_min(torch.finfo(log_distribution.dtype).min)  # keeps 0 · -inf from being NaN
+    return -(log_distribution.exp() * finite).sum(-1)
 
 
 ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}

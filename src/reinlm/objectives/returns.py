@@ -7,7 +7,7 @@ the tensor ends the recursion too. Discount γ and smoothing λ are in [0, 1]; a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -25,17 +25,37 @@ def check_fraction(name: str, value: float | Tensor) -> None:
         raise ValueError(f"{name} must be in [0, 1], not {value}")
 
 
+@overload
+def td_errors(rewards: float, values: float, next_values: float, terminated: bool, *, discount: float) -> float: ...
+
+
+@overload
 def td_errors(
-    rewards: Float[Tensor, "steps *batch"],
-    values: Float[Tensor, "steps *batch"],
-    next_values: Float[Tensor, "steps *batch"],
-    terminated: Bool[Tensor, "steps *batch"],
+    rewards: Float[Tensor, "*shape"],
+    values: Float[Tensor, "*shape"],
+    next_values: Float[Tensor, "*shape"],
+    terminated: Bool[Tensor, "*shape"],
     *,
-    discount: float,
-) -> Float[Tensor, "steps *batch"]:
-    """δ_t = R_t + γ (1 - terminated_t) V'_t - V_t."""
+    discount: float | Float[Tensor, "*discounts"],
+) -> Float[Tensor, "*shape"]: ...
+
+
+def td_errors(
+    rewards: float | Float[Tensor, "*shape"],
+    values: float | Float[Tensor, "*shape"],
+    next_values: float | Float[Tensor, "*shape"],
+    terminated: bool | Bool[Tensor, "*shape"],
+    *,
+    discount: float | Float[Tensor, "*discounts"],
+) -> float | Float[Tensor, "*shape"]:
+    """δ_t = R_t + γ (1 - terminated_t) V'_t - V_t. Sutton & Barto (2018) eq. 6.5.
+
+    Of tensors of one shape, or of plain numbers: the step of a table. A discount may be a tensor too, one for each item.
+    """
     check_fraction("discount", discount)
-    return rewards + discount * torch.where(terminated, 0.0, next_values) - values
+    if isinstance(terminated, Tensor):
+        return rewards + discount * torch.where(terminated, 0.0, next_values) - values
+    return rewards + discount * (0.0 if terminated else next_values) - values
 
 
 def gae(
