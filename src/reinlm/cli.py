@@ -216,6 +216,67 @@ def generate(
 
 @app.command()
 @_interruptible
+def classical(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An algorithm; see --list.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
+        ),
+    ] = None,
+    env: Annotated[str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the environment for each seed.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Or episodes for each seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first one [default: 0].")] = None,
+    evaluate: Annotated[int | None, typer.Option(help="Greedy episodes after training [default: 100].")] = None,
+    render: Annotated[str | None, typer.Option(help="text or video: watch the learned policy.")] = None,
+    output: Output = None,
+    as_json: AsJson = False,
+    as_list: Annotated[bool, typer.Option("--list", help="What there is to learn with.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The classical algorithms on control tasks, from Monte Carlo to PPO.
+
+    reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
+    """
+    from reinlm.classical.command import list_algorithms, run_command
+    from reinlm.insight.report import write_report
+
+    if as_list:
+        list_algorithms(as_json=as_json)
+        return
+    given = _given(
+        {
+            "algorithm": name,
+            "env": env,
+            "steps": steps,
+            "episodes": episodes,
+            "seeds": seeds,
+            "seed": seed,
+            "evaluation_episodes": evaluate,
+            "output": str(output) if output else None,
+        }
+    )
+    result = run_command(
+        given,
+        settings or [],
+        render=render,
+        as_json=as_json,
+        resume=resume,
+        overwrite=overwrite,
+        quiet=quiet,
+        command=_command(),
+    )
+    report = write_report(result.folder)
+    typer.echo(json.dumps(result.summary) if as_json else f"report  {report}")
+
+
+@app.command()
+@_interruptible
 def algorithms(
     name: Annotated[str | None, typer.Argument(help="One of them; by default the whole ladder.")] = None,
     as_json: AsJson = False,

@@ -147,7 +147,7 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ReinlmError):
-        return InputError(f"{where}: {cause.message}", hint=cause.hint)
+        return InputError(f"{where}: {cause.message}" if path else cause.message, hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = first.get("input")

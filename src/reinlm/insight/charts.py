@@ -60,6 +60,31 @@ CHARTS: tuple[Chart, ...] = (
         form="percent",
     ),
     Chart(
+        "Return",
+        "reward per episode",
+        (Series("return", "mean", "return/low_seed", "return/high_seed"),),
+        "Undiscounted return of the episodes that ended since the last point, exploration included; of several seeds the "
+        "mean, and the band from the worst seed to the best. Steps or episodes, as the budget was given.",
+        "rises and stays up. A band that does not close: some seeds have not found what others have.",
+        kinds=("classical",),
+    ),
+    Chart(
+        "Episode length",
+        "steps",
+        (Series("episode_length", "mean"),),
+        "Length of the episodes that ended since the last point.",
+        "moves as the return does.",
+        kinds=("classical",),
+    ),
+    Chart(
+        "TD error",
+        "reward",
+        (Series("td_error", "mean size"),),
+        "How far values were from their targets, before the update.",
+        "falls to the size of the noise. Growth without end is divergence.",
+        kinds=("classical",),
+    ),
+    Chart(
         "Loss",
         "nats per token",
         (Series("loss", "training"), Series("eval/{set}/loss", "held out: {set}")),

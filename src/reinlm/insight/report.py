@@ -25,6 +25,7 @@ _TITLES = {
     "rl": "Reinforcement learning",
     "eval": "Evaluation",
     "quickstart": "Quickstart",
+    "classical": "Classical reinforcement learning",
 }
 _LABELS = {"accuracy": "Accuracy, sampling", "greedy": "Accuracy, greedy", "loss": "Loss", "reward": "Reward"}
 _TELLING = ("/accuracy", "/accuracy_low", "/accuracy_high", "/loss", "/reward", "/mean_length")
@@ -63,10 +64,19 @@ def write_report(run_folder: str | Path, *, stages: Sequence[str] | None = None)
         headline=_headline(summary, read),
         facts=_facts(summary),
         samples=samples,
+        picture=_picture(folder),
         stages=read,
     )
     write_atomic(folder / REPORT_FILE, page)
     return folder / REPORT_FILE
+
+
+def _picture(folder: Path) -> str | None:
+    """`picture.svg` of the folder as a data URL: an image cannot run scripts, whatever the file contains."""
+    path = folder / "picture.svg"
+    if not path.is_file():
+        return None
+    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _find_stages(folder: Path) -> list[dict[str, Any]]:

@@ -240,7 +240,7 @@ def whiten(x: Float[Tensor, "items"], shift_mean: bool = True, bessel: bool = Fa
 
     The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
     """
-    if not x.numel() or bool(equal(x.min(), x.max())):
+    if not x.numel() or bool(equal(*x.aminmax())):
         return torch.zeros_like(x) if shift_mean else x
     mean = x.mean()
     whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)

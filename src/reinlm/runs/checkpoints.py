@@ -19,12 +19,10 @@ from typing import Any, Literal
 from reinlm.errors import InputError
 from reinlm.runs.files import remove, sync, sync_tree, write_atomic, write_json
 from reinlm.runs.metrics import numbered
-from reinlm.runs.state import pack_state, unpack_state
+from reinlm.runs.state import read_state, write_state
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "checkpoint.json"
-STATE = "trainer_state.json"
-TENSORS = "trainer_state.safetensors"
 
 Write = Callable[[Path], None]
 
@@ -61,7 +59,7 @@ class Checkpoints:
             remove(temporary)
         temporary.mkdir()
         write(temporary)
-        _write_state(temporary, state)
+        write_state(temporary, state)
         files = {str(path.relative_to(temporary)): path.stat().st_size for path in _files(temporary)}
         manifest = {"version": CHECKPOINT_VERSION, "step": step, "metric": metric, "files": files}
         write_json(temporary / MANIFEST, manifest)
@@ -141,8 +139,6 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is no checkpoint, or one of another version.
     """
-    from safetensors.torch import load_file
-
     path = resolve(path)
     manifest = _manifest(path)
     if manifest is None:
@@ -152,8 +148,7 @@ def load_state(path: Path) -> dict[str, Any]:
             f"{path} has checkpoint version {manifest['version']}, not {CHECKPOINT_VERSION}",
             hint="resume with the version of reinlm that wrote it",
         )
-    tree = json.loads((path / STATE).read_text(encoding="utf-8"))
-    return dict(unpack_state(tree, load_file(path / TENSORS)))
+    return read_state(path)
 
 
 def load_step(path: Path) -> int:
@@ -170,14 +165,6 @@ def resolve(path: Path) -> Path:
     if path.name in ("last", "best") and path.is_file():
         return path.with_name(path.read_text(encoding="utf-8").strip())
     return path
-
-
-def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    from safetensors.torch import save_file
-
-    tree, tensors = pack_state(dict(state))
-    (folder / STATE).write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
-    save_file(tensors, folder / TENSORS)
 
 
 def _files(folder: Path) -> list[Path]:

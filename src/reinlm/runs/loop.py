@@ -74,6 +74,8 @@ class LoopSettings:
     """Steps between checkpoints; 0: at the end alone."""
     keep_last: int = 2
     tensorboard: bool = True
+    resume_command: str | None = None
+    """What an interrupted run is told to go on with; by default `reinlm KIND --resume --output FOLDER`."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,8 @@ class Loop:
     # ------------------------------------------------------------------------------------------ Ctrl-C
 
     def _how_to_resume(self) -> str:
-        return f"reinlm {self.task.kind} --resume --output {shlex.quote(str(self.folder.path))}"
+        usual = f"reinlm {self.task.kind} --resume --output {shlex.quote(str(self.folder.path))}"
+        return self.settings.resume_command or usual
 
     @contextmanager
     def _catch_interrupt(self) -> Iterator[None]:

@@ -53,6 +53,27 @@ METRICS: dict[str, MetricInfo] = {
     "sampling/importance_ratio/mean": MetricInfo("ratio", "mean trainer-to-sampler probability ratio"),
     "sampling/importance_ratio/max": MetricInfo("ratio", "largest trainer-to-sampler probability ratio"),
     "advantage/std": MetricInfo("reward or none", "standard deviation of the advantages over the scored tokens"),
+    "return": MetricInfo("reward", "mean undiscounted return of the episodes that ended since the last line"),
+    "return/min": MetricInfo("reward", "the lowest of them"),
+    "return/max": MetricInfo("reward", "the highest of them"),
+    "return/low_seed": MetricInfo("reward", "the return of the seed that did worst"),
+    "return/high_seed": MetricInfo("reward", "the return of the seed that did best"),
+    "episode_length": MetricInfo("steps", "mean length of the episodes that ended since the last line"),
+    "episodes": MetricInfo("episodes", "finished since the run began"),
+    "env_steps": MetricInfo("steps", "steps of the environment since the run began"),
+    "td_error": MetricInfo("reward", "mean |TD error| of the steps, before their updates"),
+    "policy_loss": MetricInfo("none", "the surrogate of the policy"),
+    "surrogate_improvement": MetricInfo(
+        "reward", "how much better TRPO's step made the surrogate; 0 where none was taken"
+    ),
+    "trust_region/accepted": MetricInfo("fraction", "TRPO's steps that the line search accepted"),
+    "q": MetricInfo("reward", "mean value of the actions in the replayed transitions"),
+    "epsilon": MetricInfo("fraction", "random actions"),
+    "sweeps": MetricInfo("sweeps", "over the model until its values stood still"),
+    "episodes_used": MetricInfo("fraction", "episodes that were learned from"),
+    "importance_weight": MetricInfo("ratio", "mean weight of a whole episode"),
+    "eval/greedy/return": MetricInfo("reward", "mean return of greedy episodes after training"),
+    "eval/greedy/return_std": MetricInfo("reward", "standard deviation of the returns of those episodes"),
     "explained_variance": MetricInfo(
         "fraction", "share of the returns' variance that the critic's values explain, before the update"
     ),

@@ -15,6 +15,9 @@ from rich.text import Text
 SHOWN = {
     "loss": ("loss", "{:.3f}"),
     "reward": ("reward", "{:.3f}"),
+    "return": ("return", "{:.1f}"),
+    "episode_length": ("length", "{:.0f}"),
+    "episodes": ("episodes", "{:,.0f}"),
     "entropy": ("entropy", "{:.2f}"),
     "kl": ("kl", "{:.4f}"),
     "completions/mean_length": ("length", "{:.0f}"),

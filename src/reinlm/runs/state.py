@@ -6,6 +6,7 @@ keys are no text (Adam numbers its parameters), tensors, numpy values, and the f
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import struct
@@ -13,6 +14,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reinlm import records
@@ -133,6 +135,23 @@ _UNPACK: dict[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
 
 def _tag(kind: str, value: Any) -> dict[str, Any]:
     return {"$": kind, "v": value}
+
+
+def write_state(folder: Path, state: Mapping[str, Any], name: str = "trainer_state") -> None:
+    """Write a state into a folder as `NAME.json` and `NAME.safetensors`."""
+    from safetensors.torch import save_file
+
+    tree, tensors = pack_state(dict(state))
+    (folder / f"{name}.json").write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
+    save_file(tensors, folder / f"{name}.safetensors")
+
+
+def read_state(folder: Path, name: str = "trainer_state") -> dict[str, Any]:
+    """The state that `write_state` wrote, tensors on the CPU."""
+    from safetensors.torch import load_file
+
+    tree = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return dict(unpack_state(tree, load_file(folder / f"{name}.safetensors")))
 
 
 def random_states() -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Which algorithms there are, and what is to be said of each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from reinlm.errors import unknown
+
+if TYPE_CHECKING:
+    from reinlm.classical.agent import Agent
+
+_AgentT = TypeVar("_AgentT", bound="type[Agent]")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What `reinlm classical --list` tells of an algorithm.
+
+    Example:
+        Card("sarsa", "table", "discrete", "Q(S,A) ← Q(S,A) + α [R + γ Q(S',A') - Q(S,A)]", "Sutton & Barto (2018) §6.4", "…")
+    """
+
+    name: str
+    family: str
+    """"model", "table", "value network" or "policy network"."""
+    actions: str
+    """"discrete" or "discrete, continuous"."""
+    equation: str
+    source: str
+    use: str
+
+
+CARDS: dict[str, Card] = {}
+CLASSES: dict[str, type[Agent]] = {}
+MODULES = (
+    "tabular.dynamic_programming",
+    "tabular.monte_carlo",
+    "tabular.off_policy_monte_carlo",
+    "tabular.td",
+    "tabular.sarsa",
+    "tabular.expected_sarsa",
+    "tabular.q_learning",
+    "tabular.double_q_learning",
+    "deep.dqn",
+    "deep.reinforce",
+    "deep.actor_critic",
+    "deep.trpo",
+    "deep.ppo",
+    "deep.ppo_penalty",
+)
+"""In the order in which the ideas came; a file for each."""
+
+
+def named(
+    name: str, *, family: str, actions: str, equation: str, source: str, use: str
+) -> Callable[[_AgentT], _AgentT]:
+    """Give a class the name that `reinlm classical NAME` takes."""
+
+    def register(kind: _AgentT) -> _AgentT:
+        CARDS[name] = Card(name, family, actions, equation, source, use)
+        CLASSES[name] = kind
+        kind.name = name
+        return kind
+
+    return register
+
+
+def catalogue() -> list[Card]:
+    """Every algorithm, in the order in which the ideas came."""
+    _load()
+    order = [f"reinlm.classical.{module}" for module in MODULES]
+    return sorted(CARDS.values(), key=lambda card: order.index(CLASSES[card.name].__module__))
+
+
+def find(name: str) -> type[Agent]:
+    """The class of a name. Raises InputError with the nearest one for a name that does not exist."""
+    _load()
+    if name not in CLASSES:
+        raise unknown("classical algorithm", name, CLASSES)
+    return CLASSES[name]
+
+
+def _load() -> None:
+    for module in MODULES:
+        importlib.import_module(f"reinlm.classical.{module}")

@@ -1,0 +1,111 @@
+"""`reinlm classical`: from words to a run, and its figures as a table, a picture or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from reinlm.classical.agent import Agent
+from reinlm.classical.catalogue import catalogue, find
+from reinlm.classical.pictures import picture
+from reinlm.classical.rendering import record_video, show_text
+from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
+from reinlm.config import apply_overrides, build, merge, read_recipe
+from reinlm.errors import InputError
+from reinlm.runs import Progress
+
+
+def list_algorithms(*, as_json: bool = False) -> None:
+    """Print what there is to learn with."""
+    cards = catalogue()
+    if as_json:
+        print(json.dumps([asdict(card) for card in cards], ensure_ascii=False))
+        return
+    console = Console()
+    for card in cards:
+        console.print(f"[bold]{card.name}[/bold]  [dim]{card.family}; {card.actions} actions[/dim]")
+        for line in (card.equation, card.source, card.use):
+            console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def run_command(
+    given: Mapping[str, Any],
+    words: Sequence[str],
+    *,
+    render: str | None,
+    as_json: bool,
+    resume: bool,
+    overwrite: bool,
+    quiet: bool,
+    command: str,
+) -> ClassicalResult:
+    """Run what the words ask for, and show it.
+
+    A run that is resumed takes what is not given from its folder. Raises InputError for what is missing or wrong.
+    """
+    if render not in (None, "text", "video"):
+        raise InputError(f"--render is text or video, not {render!r}")
+    config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
+    torch.set_num_threads(1)  # networks this small lose more to a second thread than they win
+    result = run_classical(config, resume=resume, overwrite=overwrite, progress=Progress(quiet=quiet), command=command)
+    agent = result.agents[0]
+    if render == "text":
+        show_text(agent, Console(stderr=as_json).out)
+    elif render == "video":
+        video = record_video(agent, result.folder)
+        Console(stderr=as_json).print(f"video   {video}", markup=False, highlight=False, soft_wrap=True)
+    if not as_json:
+        _show(result.summary, agent, result.folder)
+    return result
+
+
+def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    if resume:
+        if "output" not in given:
+            raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
+        saved = Path(given["output"]) / "config.yaml"
+        tree = read_recipe(saved) if saved.is_file() else {}
+    tree = merge(tree, given)
+    if "algorithm" not in tree:
+        raise InputError("which algorithm?", hint="reinlm classical --list shows what there is")
+    find(tree["algorithm"])
+    if "env" not in tree:
+        raise InputError("in which environment?", hint="add --env, such as --env CartPole-v1 or --env FrozenLake-v1")
+    if "=" in tree["algorithm"]:
+        raise InputError(f"{tree['algorithm']!r} is a setting; the algorithm comes first")
+    for word in words:
+        changed = apply_overrides({}, [word])
+        inner = changed.pop("env", {})
+        if inner and not isinstance(inner, Mapping):
+            raise InputError(f"{word!r}: an argument of the environment is env.NAME=value; its id is --env")
+        tree = merge(tree, {"env_arguments": inner} if inner else {"settings": changed})
+    return tree
+
+
+def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:
+    console = Console()
+    title = f"{summary['algorithm']} in {summary['env']}: {summary['seeds']} seed{'s' if summary['seeds'] > 1 else ''}"
+    table = Table("", "mean", "std over seeds", title=title)
+    for label, name, std in (
+        ("online return, last 100 episodes", "mean_return", "std_return"),
+        ("greedy return", "greedy_return", "greedy_std"),
+    ):
+        if summary[name] is not None:
+            table.add_row(label, f"{summary[name]:.3f}", f"{summary[std]:.3f}")
+    table.add_row("steps of the environment", f"{summary['steps']:,}", "")
+    table.add_row("episodes", f"{summary['episodes']:,}", "")
+    table.add_row("seconds, all seeds", f"{summary['seconds']:.1f}", "")
+    console.print(table)
+    drawn = picture(agent)
+    if drawn is not None:
+        console.print(drawn.text(), markup=False, highlight=False, soft_wrap=True)
+    last = folder / "seeds" / str(agent.seed) / "checkpoints" / "last"
+    console.print(f"policy  {last}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,249 @@
+"""A run: one algorithm in one environment with several seeds, in a run folder that can be resumed and reported on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from reinlm.classical.agent import BLOCKS, STATE, Agent
+from reinlm.classical.catalogue import find
+from reinlm.classical.evaluation import evaluate
+from reinlm.classical.pictures import picture
+from reinlm.config import Config
+from reinlm.errors import InputError
+from reinlm.runs import (
+    Checkpoints,
+    Loop,
+    LoopSettings,
+    MetricsLog,
+    Progress,
+    RolloutLog,
+    RunFolder,
+    load_state,
+    read_metrics,
+)
+from reinlm.runs.state import read_state
+
+SAVES = 10
+"""Checkpoints in a run, of which the newest is kept."""
+
+
+class ClassicalConfig(Config):
+    """`reinlm classical`: what is learned, where, for how long, and with how many seeds."""
+
+    algorithm: str
+    env: str
+    env_arguments: dict[str, Any] = Field(default_factory=dict)
+    """What `gymnasium.make` is given besides the id: `env.sab=true`."""
+    steps: int | None = Field(None, ge=1)
+    """Steps of the environment for each seed; never more."""
+    episodes: int | None = Field(None, ge=1)
+    """Or episodes for each seed."""
+    seeds: int = Field(1, ge=1)
+    """Independent runs, with seeds `seed`, `seed + 1`, …"""
+    seed: int = Field(0, ge=0, lt=2**31)
+    evaluation_episodes: int = Field(100, ge=1)
+    """Greedy episodes after training, for each seed."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Of the algorithm."""
+    tensorboard: bool = False
+    output: str | None = None
+
+    @model_validator(mode="after")
+    def _a_budget(self) -> ClassicalConfig:
+        planned = "sweeps" in find(self.algorithm).units
+        given = [name for name in ("steps", "episodes") if getattr(self, name) is not None]
+        if planned and given:
+            raise InputError(
+                f"{self.algorithm} takes no {given[0]}: it sweeps over a model until its values stand still"
+            )
+        if not planned and len(given) != 1:
+            raise InputError(f"{self.algorithm} learns for --steps or for --episodes: give one of them")
+        return self
+
+
+@dataclass(frozen=True)
+class ClassicalResult:
+    """What a run leaves: its folder, the figures of summary.json, and the agents."""
+
+    folder: Path
+    summary: dict[str, Any]
+    agents: tuple[Agent, ...]
+
+
+class Control:
+    """The task that the loop drives: an agent, up to so many steps or episodes."""
+
+    kind = "classical"
+
+    def __init__(self, agent: Agent, config: ClassicalConfig) -> None:
+        self.agent = self.policy = agent
+        self.config = config
+        self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
+        self.rollouts: RolloutLog | None = None
+        self.stop_reason: str | None = None
+        self.last_checkpoint = "none yet"
+
+    def step(self, step: int) -> dict[str, float]:
+        return self.agent.advance(step)
+
+    def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Greedy episodes, once all is learned."""
+        if step < self.total_steps:
+            return {}, []
+        found = evaluate(self.agent, episodes=self.config.evaluation_episodes)
+        return {"eval/greedy/return": found.mean_return, "eval/greedy/return_std": found.std_return}, []
+
+    def save(self, folder: Path) -> None:
+        self.agent.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        self.agent.load_state_dict(read_state(folder, STATE))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+def run_classical(
+    config: ClassicalConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    command: str = "",
+) -> ClassicalResult:
+    """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
+
+    Raises InputError for what cannot be run, before anything is written.
+    """
+    progress = progress or Progress(quiet=True)
+    path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
+    stored = config.model_dump(mode="json")
+    create: dict[str, Any] = {
+        "kind": "classical",
+        "config": stored,
+        "command": command,
+        "may_change": ("output", "tensorboard"),
+    }
+    RunFolder.check(
+        path, kind="classical", config=stored, resume=resume, overwrite=overwrite, may_change=create["may_change"]
+    )
+    _agent(config, config.seed)  # every complaint about environment and settings comes before the folder
+    with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
+        results = [
+            _one_seed(config, config.seed + index, folder.path, progress, create) for index in range(config.seeds)
+        ]
+        _mean_curve(folder.path, [path / "seeds" / str(config.seed + index) for index in range(config.seeds)])
+        agents = tuple(agent for agent, _ in results)
+        summary = _summary(config, [summary for _, summary in results])
+        folder.write_summary(summary)
+        drawn = picture(agents[0])
+        if drawn is not None:
+            (path / "picture.svg").write_text(drawn.svg(), encoding="utf-8")
+    return ClassicalResult(path, summary, agents)
+
+
+def _agent(config: ClassicalConfig, seed: int) -> Agent:
+    agent = find(config.algorithm)(config.env, seed=seed, env_arguments=config.env_arguments, **config.settings)
+    agent.begin(config.steps, episodes=config.episodes)
+    return agent
+
+
+def _one_seed(
+    config: ClassicalConfig, seed: int, folder: Path, progress: Progress, create: Mapping[str, Any]
+) -> tuple[Agent, dict[str, Any]]:
+    """Learn with one seed, or take what is there of it where the run is resumed."""
+    path = folder / "seeds" / str(seed)
+    agent = _agent(config, seed)
+    done = path / "summary.json"
+    if done.is_file():
+        newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
+        if newest is not None:
+            load_state(newest)  # refuses a checkpoint of another version
+            agent.load_state_dict(read_state(newest, STATE))
+            return agent, json.loads(done.read_text(encoding="utf-8"))
+    task = Control(agent, config)
+    stride = max(task.total_steps // BLOCKS, 1)
+    settings = LoopSettings(
+        higher_is_better=True,
+        stride=stride,
+        evaluate_every=0,
+        save_every=stride * (BLOCKS // SAVES) if task.total_steps >= BLOCKS else 0,
+        keep_last=1,
+        tensorboard=config.tensorboard,
+        resume_command=f"reinlm classical --resume --output {shlex.quote(str(folder))}",
+    )
+    with RunFolder.create(path, **create, resume=(path / "run.json").is_file()) as inner:
+        result = Loop(task, settings, inner, progress).run()
+        greedy = read_metrics(path / "metrics.jsonl")[-1]
+        summary = {
+            "seed": seed,
+            "steps": agent.steps,
+            "episodes": len(agent.episodes),
+            "online_return": agent.episodes.recent(),
+            "greedy_return": greedy["eval/greedy/return"],
+            "greedy_std": greedy["eval/greedy/return_std"],
+            "seconds": result.summary["train_seconds"],
+        }
+        inner.write_summary(summary)
+    return agent, summary
+
+
+def _summary(config: ClassicalConfig, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of all seeds.
+
+    `mean_return` is the mean over seeds of the online return, over the last hundred episodes of training, and `std_return`
+    their deviation (n - 1); planners have none. `greedy_return` is the mean of greedy episodes after training. `steps`
+    and `episodes` are those of the seed that took most, `seconds` the training time of all seeds together.
+    """
+    online = np.array([run["online_return"] for run in runs])
+    greedy = np.array([run["greedy_return"] for run in runs])
+    several = len(runs) > 1
+    return {
+        "algorithm": config.algorithm,
+        "env": config.env,
+        "seeds": config.seeds,
+        "mean_return": _number(online.mean()),
+        "std_return": _number(online.std(ddof=1)) if several else 0.0,
+        "greedy_return": _number(greedy.mean()),
+        "greedy_std": _number(greedy.std(ddof=1)) if several else 0.0,
+        "greedy_median": _number(np.median(greedy)),
+        "steps": max(run["steps"] for run in runs),
+        "episodes": max(run["episodes"] for run in runs),
+        "seconds": round(sum(run["seconds"] for run in runs), 3),
+        "runs": [{key: _number(value) for key, value in run.items()} for run in runs],
+    }
+
+
+def _number(value: Any) -> Any:
+    """A plain number; None where it is not finite, as for the online return of a planner."""
+    if isinstance(value, int):
+        return value
+    return float(value) if np.isfinite(value) else None
+
+
+def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
+    """`metrics.jsonl` of the whole run: the mean over seeds of every metric, and the extremes of the return."""
+    by_step: dict[int, list[Mapping[str, float]]] = {}
+    for path in seeds:
+        for record in read_metrics(path / "metrics.jsonl"):
+            by_step.setdefault(record["step"], []).append(record)
+    log = MetricsLog(folder, tensorboard=False)
+    for step, records in sorted(by_step.items()):
+        names = sorted({name for record in records for name in record} - {"step", "time"})
+        values = {name: [record[name] for record in records if name in record] for name in names}
+        means = {name: float(np.mean(found)) for name, found in values.items()}
+        if len(seeds) > 1 and "return" in values:
+            means |= {"return/low_seed": min(values["return"]), "return/high_seed": max(values["return"])}
+        log.append(step, means)
+    log.close()
