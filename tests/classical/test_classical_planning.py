@@ -117,7 +117,9 @@ def test_the_dealers_scores_are_a_distribution() -> None:
         assert set(scores) <= {0, 17, 18, 19, 20, 21}
     outcomes, start = blackjack.table(natural=False, sab=True)
     assert math.fsum(start) == pytest.approx(1.0, abs=1e-12)
-    assert all(math.fsum(o[0] for o in ways) == pytest.approx(1.0) for row in outcomes.values() for ways in row.values())
+    assert all(
+        math.fsum(o[0] for o in ways) == pytest.approx(1.0) for row in outcomes.values() for ways in row.values()
+    )
 
 
 def test_a_policy_that_never_ends_has_no_value_without_discount() -> None:

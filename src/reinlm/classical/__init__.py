@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reinlm.classical.agent import Agent, load
-    from reinlm.classical.catalogue import catalogue, find
     from reinlm.classical.deep.actor_critic import A2C, ActorCritic
     from reinlm.classical.deep.dqn import DQN
     from reinlm.classical.deep.ppo import PPO
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from reinlm.classical.deep.reinforce import REINFORCE
     from reinlm.classical.deep.trpo import TRPO
     from reinlm.classical.evaluation import Evaluated, evaluate
+    from reinlm.classical.registry import catalogue, find
     from reinlm.classical.tabular.double_q_learning import DoubleQLearning
     from reinlm.classical.tabular.dynamic_programming import PolicyIteration, ValueIteration
     from reinlm.classical.tabular.expected_sarsa import ExpectedSARSA
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "Agent": "agent",
     "load": "agent",
-    "catalogue": "catalogue",
-    "find": "catalogue",
+    "catalogue": "registry",
+    "find": "registry",
     "Evaluated": "evaluation",
     "evaluate": "evaluation",
     "PolicyIteration": "tabular.dynamic_programming",

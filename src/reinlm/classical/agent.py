@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from reinlm.classical.catalogue import find
 from reinlm.classical.environments import EnvLike, name_of
+from reinlm.classical.registry import find
 from reinlm.config import Config, build
 from reinlm.errors import InputError
 from reinlm.runs import MetricSums

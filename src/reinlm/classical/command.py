@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from reinlm.classical.agent import Agent
-from reinlm.classical.catalogue import catalogue, find
 from reinlm.classical.pictures import picture
+from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.config import apply_overrides, build, merge, read_recipe

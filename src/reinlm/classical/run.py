@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from reinlm.classical.agent import BLOCKS, STATE, Agent
-from reinlm.classical.catalogue import find
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
+from reinlm.classical.registry import find
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.runs import (

@@ -63,6 +63,8 @@ def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
 
 def _plain(value: Any) -> Any:
     """A copy that `reinlm.runs.state` can write. Raises TypeError for what is no value."""
+    if isinstance(value, np.str_):
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str | bytes | np.generic):
         return value
     if isinstance(value, np.ndarray) and value.dtype != object:

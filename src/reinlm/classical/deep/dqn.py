@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from reinlm.classical.catalogue import named
 from reinlm.classical.deep.base import NetworkAgent, NetworkSettings
 from reinlm.classical.deep.networks import MLP, Flat
 from reinlm.classical.deep.replay import Replay, Transitions
+from reinlm.classical.registry import named
 from reinlm.objectives import n_step_returns, td_errors
 from reinlm.runs import MetricSums
 from reinlm.schedules import Schedule
@@ -109,7 +109,7 @@ class DQN(NetworkAgent):
 
     def improve(self, sums: MetricSums) -> None:
         """`train_every` steps with ε-greedy actions, or as many as the budget has, and a round of updates."""
-        play = self.online.player()
+        play, rate = self.online.player(), self.learning_rate()
         taken = 0
         while taken < self.settings.train_every and not self.finished():
             before = self.observation.copy()
@@ -131,7 +131,7 @@ class DQN(NetworkAgent):
             if self.steps % self.settings.target_every < self.count:
                 self.frozen.vector.data.lerp_(self.flat.vector.data, self.settings.mix)
         if self.steps >= self.settings.learning_starts and len(self.memory):
-            self.learn_from_memory(sums)
+            self.learn_from_memory(sums, rate)
 
     def _remember(
         self,
@@ -158,9 +158,9 @@ class DQN(NetworkAgent):
             waited = len(window) + 1
             self.memory.add(observation, action, returns[-waited], successor, terminated, discount**waited)
 
-    def learn_from_memory(self, sums: MetricSums) -> None:
-        """A round of updates."""
-        rate, settings = self.learning_rate(), self.settings
+    def learn_from_memory(self, sums: MetricSums, rate: float) -> None:
+        """A round of updates at a learning rate."""
+        settings = self.settings
         losses, values = [], []
         for _ in range(settings.updates):
             loss, q = self.loss(self.memory.sample(settings.batch_size, self.rng))

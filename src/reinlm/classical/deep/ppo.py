@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reinlm.classical.catalogue import named
 from reinlm.classical.deep.on_policy import Batch, OnPolicy, OnPolicySettings
+from reinlm.classical.registry import named
 from reinlm.objectives import clip_surrogate, exponent, k3, surrogate, value_loss, whiten
 from reinlm.runs import MetricSums
 from reinlm.schedules import Schedule, scheduled

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reinlm.classical.catalogue import named
 from reinlm.classical.deep.networks import Distribution
 from reinlm.classical.deep.on_policy import Batch, OnPolicy, OnPolicySettings
+from reinlm.classical.registry import named
 from reinlm.objectives import Measured, SchulmanRule, exponent, surrogate, value_loss, whiten
 from reinlm.runs import MetricSums
 from reinlm.schedules import Schedule
@@ -43,7 +43,7 @@ class PPOPenaltySettings(OnPolicySettings):
     use="where the size of an update is to be set in nats",
 )
 class PPOPenalty(OnPolicy):
-    """r A - β KL(π_old ‖ π_θ) - c_v ½ (V - R)² + c_H H, and β follows Schulman's rule after each batch.
+    """J = r A - β KL(π_old ‖ π_θ) - c_v ½ (V - R)² + c_H H, and β follows Schulman's rule after each batch.
 
     The divergence is exact at every state, not estimated from the actions taken. arXiv 1707.06347 §4.
     """

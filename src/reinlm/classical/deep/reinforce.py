@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from reinlm.classical.agent import Budget
-from reinlm.classical.catalogue import named
 from reinlm.classical.deep.networks import Flat
 from reinlm.classical.deep.on_policy import Batch, OnPolicy, OnPolicySettings, Rollout
+from reinlm.classical.registry import named
 from reinlm.objectives import surrogate, value_loss
 from reinlm.runs import MetricSums
 

@@ -6,9 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reinlm.classical.catalogue import named
 from reinlm.classical.deep.networks import Flat
 from reinlm.classical.deep.on_policy import Batch, OnPolicy, OnPolicySettings
+from reinlm.classical.registry import named
 from reinlm.objectives import conjugate_gradient, exponent, full_step, line_search, surrogate, value_loss, whiten
 from reinlm.runs import MetricSums
 

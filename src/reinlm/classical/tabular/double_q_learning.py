@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reinlm.classical.catalogue import named
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.exploration import greedy
 from reinlm.classical.tabular.table import TableAgent, TDSettings
 from reinlm.objectives import td_errors

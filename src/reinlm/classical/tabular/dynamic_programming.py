@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 
 from reinlm.classical.agent import Budget
-from reinlm.classical.catalogue import named
 from reinlm.classical.environments import EnvLike
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.model import IMPROPER, Model, model_of
 from reinlm.classical.tabular.table import TableAgent, TableSettings
 from reinlm.errors import InputError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reinlm.classical.catalogue import named
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.table import TDControl
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from reinlm.classical.catalogue import named
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.exploration import greedy
 from reinlm.classical.tabular.table import ControlSettings, TableAgent, first_visits
 from reinlm.objectives import td_errors

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reinlm.classical.catalogue import named
 from reinlm.classical.environments import EnvLike
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.table import TableAgent, TableSettings
 from reinlm.errors import InputError
 from reinlm.objectives import exponent, td_errors

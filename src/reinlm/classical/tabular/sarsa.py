@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reinlm.classical.catalogue import named
+from reinlm.classical.registry import named
 from reinlm.classical.tabular.table import TDControl
 
 

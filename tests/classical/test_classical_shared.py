@@ -1,0 +1,170 @@
+"""The point of the package: what trains a language model trains CartPole. No formula stands here twice."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import reinlm.classical
+from reinlm import objectives
+from reinlm.algorithms import algorithm
+from reinlm.classical import PPO, catalogue
+from reinlm.classical.deep.on_policy import Batch
+from reinlm.classical.registry import MODULES
+from reinlm.models import score
+
+FOLDER = Path(reinlm.classical.__file__).parent
+FILES = sorted(FOLDER.rglob("*.py"))
+SHARED = {
+    "tabular.monte_carlo": {"td_errors"},
+    "tabular.off_policy_monte_carlo": {"td_errors", "exponent"},
+    "tabular.td": {"td_errors", "n_step_returns", "lambda_returns"},
+    "tabular.table": {"td_errors"},
+    "tabular.double_q_learning": {"td_errors"},
+    "tabular.model": {"td_errors"},
+    "deep.dqn": {"td_errors", "n_step_returns"},
+    "deep.on_policy": {"gae", "explained_variance"},
+    "deep.networks": {"full_entropy", "full_kl"},
+    "deep.reinforce": {"surrogate", "value_loss"},
+    "deep.actor_critic": {"surrogate", "value_loss", "whiten"},
+    "deep.trpo": {"surrogate", "value_loss", "whiten", "exponent", "conjugate_gradient", "full_step", "line_search"},
+    "deep.ppo": {"clip_surrogate", "surrogate", "value_loss", "whiten", "exponent", "k3"},
+    "deep.ppo_penalty": {"surrogate", "value_loss", "whiten", "exponent", "SchulmanRule", "Measured"},
+}
+"""Module -> what it calls of `reinlm.objectives`."""
+FORMULAS = {
+    "gae",
+    "advantage",
+    "advantages",
+    "return",
+    "returns",
+    "td",
+    "ratio",
+    "clip",
+    "kl",
+    "entropy",
+    "surrogate",
+    "whiten",
+}
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"reinlm.classical.{name}")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_functions_called_are_those_of_the_objectives(name: str) -> None:
+    names = set(objectives.__all__)
+    found = {key for key, value in vars(module(name)).items() if key in names and getattr(objectives, key) is value}
+    assert found == SHARED[name]
+
+
+def test_no_module_calls_objectives_that_this_table_does_not_list() -> None:
+    importing = {
+        ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+        for path in FILES
+        if "reinlm.objectives" in path.read_text(encoding="utf-8")
+    }
+    assert importing == set(SHARED)
+
+
+def test_no_return_advantage_ratio_clip_kl_or_value_loss_is_defined_here() -> None:
+    """A method may have such a name where it hands on to the shared function; a function of tensors may not."""
+    allowed = {
+        "networks.py": {"kl_from", "entropy"},  # full_kl, full_entropy, and torch's own for normal distributions
+        "trpo.py": {"surrogate"},
+        "td.py": {"_returns"},
+        "evaluation.py": {"mean_return", "std_return"},  # statistics of finished episodes
+    }
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and FORMULAS & set(node.name.split("_")):
+                assert node.name in allowed.get(path.name, set()), f"{path.name}: {node.name}"
+                called = {n.func.id for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+                known = {name for names in SHARED.values() for name in names} | {"kl_divergence"}
+                other = path.name == "evaluation.py" or "self.normal.entropy" in ast.unparse(node)
+                assert called & known or other, f"{path.name}: {node.name} calls {called}"
+
+
+def test_the_language_models_score_and_the_categorical_policy_have_one_entropy_and_one_divergence() -> None:
+    networks = module("deep.networks")
+    scoring = importlib.import_module("reinlm.models.score")
+    assert scoring.full_entropy is networks.full_entropy is objectives.full_entropy
+    assert scoring.full_kl is networks.full_kl is objectives.full_kl
+    assert score is scoring.score
+
+
+def test_ppos_loss_on_cartpole_is_the_language_models_on_the_same_numbers() -> None:
+    """One step of CartPole is one answer of one token: gate, aggregation and value loss of `reinlm.algorithm("ppo")`."""
+    agent = PPO(
+        "CartPole-v1", seed=3, environments=4, rollout_steps=16, normalize_advantages=False, entropy_coefficient=0.0
+    )
+    batch = agent.prepare(agent.collect())
+    with torch.no_grad():
+        agent.flat.vector.add_(0.15 * torch.randn(agent.flat.vector.shape, generator=torch.Generator().manual_seed(0)))
+    loss, _ = agent.loss(batch, clip=0.2)
+
+    steps = len(batch.advantages)
+    layout = objectives.Layout.from_lengths([1] * steps)
+    ppo = algorithm("ppo", kl=())
+    signals = objectives.Signals(
+        layout=layout,
+        advantages=batch.advantages,
+        weights=torch.full((steps,), 1.0 / steps),
+        old_logprobs=batch.old_logprobs,
+    )
+    logprobs = agent.actor(batch.observations).logprob(batch.actions)
+    theirs = ppo.loss(logprobs, signals, ppo.initial_state()).value
+    values = objectives.value_loss(agent.critic(batch.observations), batch.returns)
+    assert loss.detach() == pytest.approx(float(theirs + 0.5 * values.mean()), rel=1e-6)
+    ratio = (logprobs - batch.old_logprobs).exp()
+    assert float((ratio - 1).abs().max()) > 0.2  # so that the clip has something to do
+
+
+def test_gae_is_called_with_the_true_successors(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def spy(*arguments: torch.Tensor, **settings: float) -> torch.Tensor:
+        seen["arguments"], seen["settings"] = arguments, settings
+        return objectives.gae(*arguments, **settings)
+
+    on_policy = module("deep.on_policy")
+    monkeypatch.setattr(on_policy, "gae", spy)
+    agent = PPO("CartPole-v1", environments=2, rollout_steps=8, discount=0.9, smoothing=0.7)
+    rollout = agent.collect()
+    batch = agent.prepare(rollout)
+    assert seen["settings"] == {"discount": 0.9, "smoothing": 0.7}
+    expected = objectives.gae(
+        rollout.rewards,
+        rollout.values,
+        rollout.next_values,
+        rollout.terminated,
+        rollout.truncated,
+        discount=0.9,
+        smoothing=0.7,
+    )
+    torch.testing.assert_close(batch.advantages, expected.flatten())
+    torch.testing.assert_close(batch.returns, (expected + rollout.values).flatten())
+    assert isinstance(batch, Batch)
+
+
+def test_every_algorithm_is_told_of_and_its_file_is_short() -> None:
+    names = [card.name for card in catalogue()]
+    assert len(names) == len(set(names)) == 16
+    assert all(card.equation and card.source and card.use for card in catalogue())
+    assert [name for name in MODULES if not (FOLDER / f"{name.replace('.', '/')}.py").is_file()] == []
+    long = {path.name: count for path in FILES if (count := len(path.read_text(encoding="utf-8").splitlines())) > 250}
+    assert long == {}
+
+
+def test_the_equation_stands_in_the_docstring_of_every_algorithm() -> None:
+    for card in catalogue():
+        doc = inspect.getdoc(reinlm.classical.find(card.name)) or ""
+        assert len(doc) > 80, card.name
+        assert any(sign in doc for sign in ("←", "=", "min(", "max mean", "δ")), card.name
