@@ -35,7 +35,7 @@ MOVED = {
 }
 """What Gym once had under another name (lower case), and its successor; None: it was retired without one."""
 
-LONGEST_EPISODE = 10_000
+LONGEST_EPISODE = 1_000
 """Evaluation cuts an episode off here where the environment has no limit of its own: a greedy policy may walk in circles."""
 
 worlds.register()
@@ -113,7 +113,7 @@ def flatten(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     space = env.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return env
-    if not space.is_np_flattenable:
+    if not space.is_np_flattenable or isinstance(space, spaces.Text):
         raise InputError(
             f"{name_of(env)}: observations {space} have no fixed number of values, so no network can read them",
             hint="wrap the environment so that its observations are a Box",

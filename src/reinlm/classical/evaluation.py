@@ -56,7 +56,7 @@ def evaluate(
         render: is given what the environment renders, after the reset and every step.
         env_arguments: what `gymnasium.make` is given besides the id.
 
-    An environment without a limit of its own is cut off after 10,000 steps. Raises InputError for episodes below 1.
+    An environment without a limit of its own is cut off after 1,000 steps. Raises InputError for episodes below 1.
     """
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, not {episodes}")
