@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_the_folder_holds_a_mean_curve_that_is_described_a_picture_and_a_report(
     page = (folder / "report.html").read_text()
     assert "Classical reinforcement learning" in page
     assert "data:image/svg+xml;base64," in page
+    assert re.search(r"<dt>greedy return</dt><dd>-[\d,.]+</dd>", page)  # no percentage
 
 
 def test_a_planner_needs_no_budget_and_has_no_online_return(capsys: Any, tmp_path: Path) -> None:
@@ -278,6 +280,7 @@ def test_the_picture_of_a_cliff_points_along_its_edge() -> None:
     np.testing.assert_allclose(drawn.values[2], -np.arange(12, 0, -1.0))
     assert drawn.text().splitlines()[4].split() == ["→"] * 11 + ["↓"]
     assert drawn.svg().count("<rect") == 48
+    assert drawn.svg().count('fill="#ddd"') == 11  # ten cells of the cliff, and the goal
 
 
 def test_there_is_no_picture_of_what_is_no_grid() -> None:
@@ -304,5 +307,5 @@ def test_a_video_says_what_is_missing_or_is_written(tmp_path: Path) -> None:
             record_video(agent, tmp_path)
     else:
         assert record_video(agent, tmp_path).stat().st_size > 1000
-    with pytest.raises(InputError, match="has no video .it has text"):
+    with pytest.raises(InputError, match=r"has no video .it has text"):
         record_video(QLearning("reinlm/MaximizationBias-v0"), tmp_path)

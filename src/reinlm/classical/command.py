@@ -96,7 +96,7 @@ def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:
     table = Table("", "mean", "std over seeds", title=title)
     for label, name, std in (
         ("online return, last 100 episodes", "mean_return", "std_return"),
-        ("greedy return", "greedy_return", "greedy_std"),
+        ("greedy return", "greedy_return", "greedy_return_std"),
     ):
         if summary[name] is not None:
             table.add_row(label, f"{summary[name]:.3f}", f"{summary[std]:.3f}")

@@ -12,6 +12,8 @@ from reinlm.classical.tabular.table import TableAgent
 from reinlm.classical.tabular.td import TD
 
 CELL = 64
+ENDS = ("G", "H", "C")
+"""Goal, hole and cliff."""
 ARROWS = {"left": "←", "down": "↓", "right": "→", "up": "↑"}
 _ORDERS = {"CliffWalking": ("up", "right", "down", "left")}
 _USUAL = ("left", "down", "right", "up")
@@ -30,21 +32,24 @@ class Picture:
     arrows: list[list[str]]
     """All best actions of a cell; "·" where there is none, or nothing to choose."""
     marks: list[list[str]]
-    """What the world calls a cell, such as S, G, H or C; mostly empty."""
+    """What the world calls a cell, such as S, G, H or C; mostly empty. Nothing is decided at G, H and C."""
 
     def text(self) -> str:
         """A line of arrows and a line of values for each row."""
         wide = max(6, *(len(self._value(v)) + 1 for v in self.values.ravel()))
         lines = []
         for values, arrows, marks in zip(self.values, self.arrows, self.marks, strict=True):
-            lines.append("".join((mark + arrow).center(wide) for arrow, mark in zip(arrows, marks, strict=True)))
-            lines.append("".join(self._value(value).center(wide) for value in values))
+            cells = zip(arrows, marks, strict=True)
+            lines.append("".join((mark if mark in ENDS else mark + arrow).center(wide) for arrow, mark in cells))
+            shown = zip(values, marks, strict=True)
+            lines.append("".join(("" if mark in ENDS else self._value(value)).center(wide) for value, mark in shown))
         return "\n".join(line.rstrip() for line in lines)
 
     def svg(self) -> str:
         """Cells shaded from the lowest value (dark) to the highest."""
         rows, columns = self.values.shape
-        low, high = float(self.values.min()), float(self.values.max())
+        decided = np.array([[mark not in ENDS for mark in row] for row in self.marks])
+        low, high = float(self.values[decided].min()), float(self.values[decided].max())
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{columns * CELL}" height="{rows * CELL}" '
             f'viewBox="0 0 {columns * CELL} {rows * CELL}" font-family="sans-serif" text-anchor="middle">'
@@ -52,6 +57,12 @@ class Picture:
         for (row, column), value in np.ndenumerate(self.values):
             share = (float(value) - low) / (high - low) if high > low else 1.0
             x, y, middle = column * CELL, row * CELL, column * CELL + CELL / 2
+            if not decided[row, column]:
+                parts.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="#ddd" stroke="#888"/>')
+                parts.append(
+                    f'<text x="{middle}" y="{y + 40}" font-size="20" fill="#555">{self.marks[row][column]}</text>'
+                )
+                continue
             fill = "#{:02x}{:02x}{:02x}".format(
                 *(round(a + (b - a) * share) for a, b in ((70, 253), (80, 246), (140, 227)))
             )

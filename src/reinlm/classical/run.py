@@ -192,7 +192,7 @@ def _one_seed(
             "episodes": len(agent.episodes),
             "online_return": agent.episodes.recent(),
             "greedy_return": greedy["eval/greedy/return"],
-            "greedy_std": greedy["eval/greedy/return_std"],
+            "greedy_return_std": greedy["eval/greedy/return_std"],
             "seconds": result.summary["train_seconds"],
         }
         inner.write_summary(summary)
@@ -216,8 +216,8 @@ def _summary(config: ClassicalConfig, runs: Sequence[Mapping[str, Any]]) -> dict
         "mean_return": _number(online.mean()),
         "std_return": _number(online.std(ddof=1)) if several else 0.0,
         "greedy_return": _number(greedy.mean()),
-        "greedy_std": _number(greedy.std(ddof=1)) if several else 0.0,
-        "greedy_median": _number(np.median(greedy)),
+        "greedy_return_std": _number(greedy.std(ddof=1)) if several else 0.0,
+        "greedy_return_median": _number(np.median(greedy)),
         "steps": max(run["steps"] for run in runs),
         "episodes": max(run["episodes"] for run in runs),
         "seconds": round(sum(run["seconds"] for run in runs), 3),

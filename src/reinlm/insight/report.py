@@ -162,7 +162,7 @@ def _ends(stages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]
 
 
 def _row(name: str, before: float, after: float, around_before: str = "", around_after: str = "") -> dict[str, str]:
-    fraction = any(part in name for part in _FRACTIONS)
+    fraction = _is_fraction(name)
     change = f"{100 * (after - before):+.1f} points" if fraction else f"{after - before:+.4g}"
     label = _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize())
     show = _percent if fraction else _number
@@ -181,10 +181,14 @@ def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts = []
     for key, value in (summary or {}).items():
         if _is_number(value) and not key.endswith(("_before", "_after")):
-            text = _percent(value) if any(part in key for part in _FRACTIONS) else _number(value)
+            text = _percent(value) if _is_fraction(key) else _number(value)
             facts.append((key.replace("_", " "), text))
     stopped = (summary or {}).get("stopped")
     return facts + ([("stopped early", str(stopped))] if stopped else [])
+
+
+def _is_fraction(name: str) -> bool:
+    return any(part in name for part in _FRACTIONS) and "return" not in name
 
 
 def _is_number(value: Any) -> bool:
