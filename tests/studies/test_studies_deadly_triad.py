@@ -28,6 +28,8 @@ def test_the_update_is_that_of_the_book(variants):
 def test_all_three_together_diverge(variants):
     triad = variants["all three"]
     assert triad.growth() == pytest.approx(1.002393, abs=1e-6)
+    drift = np.linalg.eigvals(triad.matrix.numpy() - np.eye(8)) / study.STEP_SIZE
+    assert drift.real.max() > 0.1  # so that a smaller step size diverges too, only later
     assert triad.error(1_000) > 100 * triad.error(0)
     assert float(triad.after(1_000).norm()) == pytest.approx(436.9, abs=0.1)
 
