@@ -82,7 +82,7 @@ class DQN(NetworkAgent):
 
     def build(self) -> None:
         sizes = [self.inputs, *self.settings.hidden, int(self.action_space.n)]  # type: ignore[attr-defined]
-        self.online, self.target = (MLP(sizes, last_gain=1.0, relu=True) for _ in range(2))
+        self.online, self.target = (MLP(sizes, relu=True) for _ in range(2))
         self.flat, self.frozen = Flat([self.online]), Flat([self.target])
         self.frozen.copy_from(self.flat.vector.detach())
         self.adam = torch.optim.Adam([self.flat.vector], lr=self.settings.learning_rate, fused=True)
