@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ class DQNSettings(NetworkSettings):
     """As in the Nature paper, with rates and sizes for small control tasks."""
 
     hidden: tuple[int, ...] = (256, 256)
+    weights: Literal["orthogonal", "uniform"] = "orthogonal"
+    """What the network begins with: orthogonal with gain √2 and biases 0, or PyTorch's own, uniform in ±1/√inputs."""
     learning_rate: float = Field(1e-3, gt=0)
     schedule: Schedule = "linear"
     max_grad_norm: float | None = Field(10.0, gt=0)
@@ -82,7 +84,8 @@ class DQN(NetworkAgent):
 
     def build(self) -> None:
         sizes = [self.inputs, *self.settings.hidden, int(self.action_space.n)]  # type: ignore[attr-defined]
-        self.online, self.target = (MLP(sizes, last_gain=1.0, relu=True) for _ in range(2))
+        gain = 1.0 if self.settings.weights == "orthogonal" else None
+        self.online, self.target = (MLP(sizes, last_gain=gain, relu=True) for _ in range(2))
         self.flat, self.frozen = Flat([self.online]), Flat([self.target])
         self.frozen.copy_from(self.flat.vector.detach())
         self.adam = torch.optim.Adam([self.flat.vector], lr=self.settings.learning_rate, fused=True)

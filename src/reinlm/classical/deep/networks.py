@@ -19,14 +19,18 @@ from reinlm.objectives import full_entropy, full_kl
 
 
 class MLP(nn.Module):
-    """Linear layers with tanh (or ReLU) between them; orthogonal weights of gain √2, the last layer's `last_gain`, biases 0."""
+    """Linear layers with tanh (or ReLU) between them; orthogonal weights of gain √2, the last layer's `last_gain`, biases 0.
 
-    def __init__(self, sizes: Sequence[int], last_gain: float, relu: bool = False) -> None:
+    Without `last_gain` weights and biases are as PyTorch makes them: uniform in ±1/√inputs.
+    """
+
+    def __init__(self, sizes: Sequence[int], last_gain: float | None, relu: bool = False) -> None:
         super().__init__()
         layers = [nn.Linear(wide, narrow) for wide, narrow in pairwise(sizes)]
-        for layer in layers:
-            nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2.0))
-            nn.init.zeros_(layer.bias)
+        if last_gain is not None:
+            for layer in layers:
+                nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2.0))
+                nn.init.zeros_(layer.bias)
         self.relu = relu
         self.layers = nn.ModuleList(layers)
         self.weights = [(layer.weight, layer.bias) for layer in layers]
