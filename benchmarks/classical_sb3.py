@@ -20,8 +20,8 @@ What is written differently and means the same:
 
 What differs:
 
-- the weights DQN begins with: theirs are PyTorch's own, uniform in ±1/√inputs, biases too; ours orthogonal, biases 0
-  (`--uniform` gives ours theirs)
+- the weights DQN begins with: by default theirs are PyTorch's own, uniform in ±1/√inputs, biases too, and ours orthogonal with
+  biases 0; here ours have `weights="uniform"` (`--orthogonal` leaves ours at its default)
 - before `learning_starts` theirs acts at random; ours with ε, which begins at 1 and is on its way down
 - seeds mean the same number, not the same random numbers
 """
@@ -99,7 +99,7 @@ def ppo(seed: int, environments: int, minibatch: int = 64, limit: int = 500) -> 
     return agent, sb3.PPO("MlpPolicy", theirs, n_steps=each, batch_size=minibatch, seed=seed, device="cpu")
 
 
-def dqn(seed: int, uniform: bool = False, epsilon: float = 1.0, starts: int = 1_000, limit: int = 500) -> Pair:
+def dqn(seed: int, weights: str = "uniform", epsilon: float = 1.0, starts: int = 1_000, limit: int = 500) -> Pair:
     """Both, as rl-baselines3-zoo has it; `epsilon` is the first."""
     agent = DQN(
         ENVIRONMENT,
@@ -107,6 +107,7 @@ def dqn(seed: int, uniform: bool = False, epsilon: float = 1.0, starts: int = 1_
         env_arguments={"max_episode_steps": limit},
         double=False,
         hidden=(256, 256),
+        weights=weights,
         learning_rate=2.3e-3,
         schedule="constant",
         max_grad_norm=10.0,
@@ -121,11 +122,6 @@ def dqn(seed: int, uniform: bool = False, epsilon: float = 1.0, starts: int = 1_
         epsilon_end=min(epsilon, 0.04),
         epsilon_share=0.16,
     )
-    if uniform:
-        torch.manual_seed(seed)
-        for layer in agent.online.layers:
-            layer.reset_parameters()
-        agent.frozen.copy_from(agent.flat.vector.detach())
     model = sb3.DQN(
         "MlpPolicy",
         _environments(1, seed, limit),
@@ -165,12 +161,12 @@ class Case:
     same: Callable[[], tuple[float, float]]
 
 
-def cases(quick: bool, uniform: bool) -> list[Case]:
+def cases(quick: bool, weights: str) -> list[Case]:
     """Budgets are whole batches, so that both sides take the same steps."""
     return [
         Case("PPO, 1 environment", 10_240 if quick else 61_440, lambda seed: ppo(seed, 1), 2.0, lambda: same_ppo(1)),
         Case("PPO, 8 environments", 10_240 if quick else 61_440, lambda seed: ppo(seed, 8), 2.0, lambda: same_ppo(8)),
-        Case("DQN", 7_680 if quick else 50_176, lambda seed: dqn(seed, uniform), 1.5, same_dqn),
+        Case("DQN", 7_680 if quick else 50_176, lambda seed: dqn(seed, weights), 1.5, same_dqn),
     ]
 
 
@@ -349,14 +345,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=5, help="as many, from 0")
     parser.add_argument("--only", help="cases whose name begins so: ppo, dqn")
-    parser.add_argument("--uniform", action="store_true", help="our DQN begins with weights as PyTorch makes them")
+    parser.add_argument("--orthogonal", action="store_true", help="our DQN begins with weights as it does by default")
     parser.add_argument("--quick", action="store_true", help="one seed and few steps, to see that it runs")
     parser.add_argument("--json", type=Path, help="write every turn and curve there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(1 if arguments.quick else arguments.seeds)
     found, record, missed = [], [], []
-    for case in cases(arguments.quick, arguments.uniform):
+    for case in cases(arguments.quick, "orthogonal" if arguments.orthogonal else "uniform"):
         if not case.name.lower().startswith((arguments.only or "").lower()):
             continue
         weights, gradient = case.same()
