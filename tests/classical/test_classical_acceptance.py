@@ -166,6 +166,5 @@ def test_every_policy_gradient_learns_to_balance(kind: Any, steps: int) -> None:
 
 
 def test_dqn_learns_to_balance() -> None:
-    settings = {"hidden": (64,), "learning_starts": 500, "train_every": 16, "updates": 8, "epsilon_share": 0.3}
-    agent = DQN("CartPole-v1", seed=0, **settings).learn(12_000)
+    agent = DQN("CartPole-v1", seed=0, hidden=(64, 64), epsilon_share=0.3).learn(12_000)
     assert agent.episodes.recent() > 60

@@ -38,7 +38,7 @@ def set_output(network: torch.nn.Module, bias: list[float]) -> None:
 @pytest.mark.parametrize(("terminated", "huber"), [(False, True), (True, True), (False, False)])
 def test_vector_15_the_target_of_dqn(double: bool, target: float, terminated: bool, huber: bool) -> None:
     """R = 0.5, γ = 0.9, target network [1, 3], online network [2.5, 2]; Huber(0.5) = 0.125, Huber(2) = 1.5."""
-    agent = DQN(Counter(), discount=0.9, double=double, huber=huber, **SMALL)
+    agent = DQN(Counter(), discount=0.9, double=double, huber=huber, n=1, **SMALL)
     set_output(agent.online, [2.5, 2.0])
     set_output(agent.target, [1.0, 3.0])
     batch = Transitions(
@@ -60,7 +60,7 @@ def test_vector_15_the_target_of_dqn(double: bool, target: float, terminated: bo
 
 def test_the_memory_holds_the_final_observation_of_a_truncated_episode_and_says_that_it_may_bootstrap() -> None:
     for truncates in (True, False):
-        agent = DQN(Counter(3, truncates=truncates), learning_starts=1000, **SMALL).learn(7)
+        agent = DQN(Counter(3, truncates=truncates), learning_starts=1000, n=1, **SMALL).learn(7)
         memory = agent.memory
         assert memory.observations[:7, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
         assert memory.successors[:7, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
@@ -105,9 +105,11 @@ def test_the_target_network_is_copied_or_follows() -> None:
 
 
 def test_epsilon_goes_down_over_its_share_of_the_budget() -> None:
-    agent = DQN(Counter(), epsilon_start=1.0, epsilon_end=0.1, epsilon_share=0.5, learning_starts=10**6, **SMALL)
+    settings = {"epsilon_start": 1.0, "epsilon_end": 0.1, "epsilon_share": 0.5, "updates": 1, "train_every": 64}
+    agent = DQN(Counter(), learning_starts=100, **settings, **SMALL)
     agent.begin(1000)
-    assert agent.epsilon == 1.0
+    agent.advance(64)
+    assert agent.epsilon == 1.0  # until learning starts every action is random
     agent.advance(256)
     assert agent.epsilon == pytest.approx(1.0 - 0.9 * 0.256 / 0.5)
     agent.advance(1000)

@@ -24,7 +24,7 @@ from reinlm.schedules import Schedule
 class DQNSettings(NetworkSettings):
     """As in the Nature paper, with rates and sizes for small control tasks."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[int, ...] = (128, 128)
     learning_rate: float = Field(1e-3, gt=0)
     schedule: Schedule = "linear"
     max_grad_norm: float | None = Field(10.0, gt=0)
@@ -35,12 +35,12 @@ class DQNSettings(NetworkSettings):
     batch_size: int = Field(64, ge=1)
     """Transitions in an update."""
     learning_starts: int = Field(1_000, ge=0)
-    """Steps before the first update."""
-    train_every: int = Field(256, ge=1)
+    """Steps before the first update; until then every action is random."""
+    train_every: int = Field(4, ge=1)
     """Steps of the environments from one round of updates to the next."""
-    updates: int = Field(128, ge=1)
+    updates: int = Field(2, ge=1)
     """Updates in a round."""
-    target_every: int = Field(256, ge=1)
+    target_every: int = Field(250, ge=1)
     """Steps of the environments from one move of the target network to the next."""
     mix: float = Field(1.0, gt=0, le=1)
     """τ: target ← τ · online + (1 - τ) · target. 1 copies."""
@@ -48,8 +48,8 @@ class DQNSettings(NetworkSettings):
     """The online network chooses the successor's action, and the target judges it."""
     huber: bool = True
     """The loss is linear beyond a TD error of 1; else squared."""
-    n: int = Field(1, ge=1)
-    """Steps before the bootstrap. Off-policy, with no correction: keep it small."""
+    n: int = Field(3, ge=1)
+    """Steps before the bootstrap. More than one is off-policy without a correction, so keep it small; 3 as in Rainbow."""
     epsilon_start: float = Field(1.0, ge=0, le=1)
     epsilon_end: float = Field(0.04, ge=0, le=1)
     epsilon_share: float = Field(0.16, gt=0, le=1)
@@ -100,6 +100,8 @@ class DQN(NetworkAgent):
     def epsilon(self) -> float:
         """ε now."""
         settings = self.settings
+        if self.steps < settings.learning_starts:
+            return 1.0
         left = max(1.0 - self.share / settings.epsilon_share, 0.0)
         return float(settings.epsilon_end + (settings.epsilon_start - settings.epsilon_end) * left)
 

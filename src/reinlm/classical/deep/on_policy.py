@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,11 @@ class Batch:
         """Some of the steps, in that order."""
         return Batch(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
-    def slice(self, start: int, end: int) -> Batch:
-        """Steps that stand side by side, without a copy."""
-        return Batch(*(getattr(self, name)[start:end] for name in self.__dataclass_fields__))
+    def split(self, size: int) -> Iterator[Batch]:
+        """So many steps at a time, the last of them fewer, without a copy."""
+        return starmap(
+            Batch, zip(*(getattr(self, name).split(size) for name in self.__dataclass_fields__), strict=True)
+        )
 
 
 class OnPolicy(NetworkAgent):

@@ -79,8 +79,7 @@ class PPO(OnPolicy):
         figures: list[Tensor] = []
         for epoch in range(self.settings.epochs):
             shuffled = batch.take(torch.randperm(total, generator=self.generator))
-            for start in range(0, total, self.settings.minibatch_size):
-                part = shuffled.slice(start, min(start + self.settings.minibatch_size, total))
+            for part in shuffled.split(self.settings.minibatch_size):
                 loss, measured = self.loss(part, clip, measure=epoch == last or self.settings.target_kl is not None)
                 if measured is not None:
                     figures.append(measured)
