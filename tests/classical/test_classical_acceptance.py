@@ -48,18 +48,21 @@ def test_the_best_epsilon_soft_policy_on_the_cliff_earns_20_7_less_than_nothing(
     assert soft_optimum(0.1) == pytest.approx(-20.7, abs=0.05)
 
 
-def test_q_learning_finds_the_edge_of_the_cliff() -> None:
-    for seed in range(20):
+@pytest.mark.parametrize("seeds", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_q_learning_finds_the_edge_of_the_cliff(seeds: int) -> None:
+    for seed in range(seeds):
         agent = QLearning("CliffWalking-v1", seed=seed, step_size=0.5, **CLIFF).learn(episodes=500)
         assert evaluate(agent, episodes=1).returns == (-13.0,), seed
 
 
-def test_expected_sarsa_learns_with_step_size_one() -> None:
+@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_expected_sarsa_learns_with_step_size_one(seeds: int) -> None:
     agents = [
-        ExpectedSARSA("CliffWalking-v1", seed=seed, step_size=1.0, **CLIFF).learn(episodes=1000) for seed in range(10)
+        ExpectedSARSA("CliffWalking-v1", seed=seed, step_size=1.0, **CLIFF).learn(episodes=1000)
+        for seed in range(seeds)
     ]
     assert np.mean([agent.episodes.recent() for agent in agents]) == pytest.approx(soft_optimum(0.1), abs=1.5)
-    assert [evaluate(agent, episodes=1).lengths for agent in agents] == [(15,)] * 10
+    assert [evaluate(agent, episodes=1).lengths for agent in agents] == [(15,)] * seeds
 
 
 @pytest.mark.slow
