@@ -104,6 +104,17 @@ def test_settings_and_budgets_that_make_no_sense_are_refused() -> None:
         PPO(Counter())
 
 
+def test_settings_go_by_their_greek_names_too() -> None:
+    table = SARSA("CliffWalking-v1", alpha=0.3, gamma=0.9).settings
+    assert (table.step_size, table.discount) == (0.3, 0.9)
+    network = PPO("CartPole-v1", alpha=0.01, gamma=0.9, lam=0.5).settings
+    assert (network.learning_rate, network.discount, network.smoothing) == (0.01, 0.9, 0.5)
+    with pytest.raises(InputError, match="alpha and step_size are the same setting"):
+        SARSA("CliffWalking-v1", alpha=0.3, step_size=0.1)
+    with pytest.raises(InputError, match="unknown key 'lam'"):
+        SARSA("CliffWalking-v1", lam=0.3)
+
+
 @pytest.mark.parametrize(("reward", "state"), [(float("nan"), 1), (float("inf"), 1)])
 def test_a_reward_that_is_no_number_ends_the_run_by_name(reward: float, state: int) -> None:
     with pytest.raises(RunError, match=r"Scripted gave reward (nan|inf) at step 2"):

@@ -137,7 +137,7 @@ def test_the_list_names_every_algorithm(capsys: Any) -> None:
         (["ppo", "--env", "CartPole-v1", "--steps", "0"], "steps", ""),
         (["ppo", "--env", "Taxi-v3", "--steps", "9"], "environment 'Taxi-v3' was retired", "successor is 'Taxi-v4'"),
         (["sarsa", "--env", "CartPole-v1", "--steps", "9"], "sarsa cannot act in CartPole-v1", "use dqn"),
-        (["sarsa", "--env", "Taxi-v4", "--steps", "9", "alpha=1"], "unknown key 'alpha'", ""),
+        (["sarsa", "--env", "Taxi-v4", "--steps", "9", "alhpa=1"], "unknown key 'alhpa'", ""),
         (["sarsa", "--env", "Taxi-v4", "--steps", "9", "env=3"], "an argument of the environment is env.NAME", ""),
         (["sarsa", "--env", "Taxi-v4", "--steps", "9", "--render", "gif"], "--render is text or video, not 'gif'", ""),
         (["value_iteration", "--env", "CartPole-v1"], "cannot act in CartPole-v1", ""),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from reinlm.classical.books import Budget, Episodes
 from reinlm.classical.environments import EnvLike, name_of
 from reinlm.classical.registry import find
 from reinlm.config import Config, build
@@ -21,54 +21,28 @@ from reinlm.runs.state import read_state, write_state
 
 AGENT_FILE = "agent.json"
 STATE = "agent_state"
-RECENT = 100
-"""Episodes that the online return is the mean of."""
 BLOCKS = 100
 """Lines of metrics in a run."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How long a call of `learn` goes on; its schedules run from `start` to `end`.
-
-    Example: Budget(unit="steps", start=50_000, end=100_000), of the second call of `learn(50_000)`
-    """
-
-    unit: str
-    """"steps" of the environment, "episodes", or "sweeps" over a model."""
-    start: int
-    end: int
-
-    def share(self, now: int) -> float:
-        """How much of it is over, in [0, 1]."""
-        return min(max((now - self.start) / max(self.end - self.start, 1), 0.0), 1.0)
+GREEK = {
+    "alpha": ("step_size", "learning_rate"),
+    "gamma": ("discount",),
+    "lam": ("smoothing",),
+    "lambda": ("smoothing",),
+}
+"""What the books call a setting, and the names that it may have here."""
 
 
-class Episodes:
-    """Every finished episode: the step at which it ended, its undiscounted return and its length."""
-
-    def __init__(self) -> None:
-        self.ends: list[int] = []
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def add(self, step: int, total: float, length: int) -> None:
-        self.ends.append(step)
-        self.returns.append(total)
-        self.lengths.append(length)
-
-    def recent(self) -> float:
-        """Mean return of the last hundred; NaN before the first."""
-        return float(np.mean(self.returns[-RECENT:])) if self.returns else float("nan")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"ends": np.array(self.ends), "returns": np.array(self.returns), "lengths": np.array(self.lengths)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.ends, self.returns, self.lengths = (state[key].tolist() for key in ("ends", "returns", "lengths"))
+def _spelled(kind: type[Config], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under our names. Raises InputError for one that is given under both."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        ours = next((known for known in GREEK.get(name, ()) if known in kind.model_fields), name)
+        if ours in found or (ours != name and ours in settings):
+            raise InputError(f"{name} and {ours} are the same setting; give one of them")
+        found[ours] = value
+    return found
 
 
 class Agent(ABC):
@@ -101,7 +75,7 @@ class Agent(ABC):
         self.env_name = name_of(env)
         self.env_like = env
         self.env_arguments = dict(env_arguments or {})
-        self.settings: Any = build(type(self).Settings, settings)
+        self.settings: Any = build(type(self).Settings, _spelled(type(self).Settings, settings))
         self.seed = seed
         self.rng = np.random.default_rng(seed)
         self.steps = 0

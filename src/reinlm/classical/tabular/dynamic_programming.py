@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from reinlm.classical.agent import Budget
+from reinlm.classical.books import Budget
 from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.model import IMPROPER, Model, model_of

@@ -1,0 +1,56 @@
+"""The books of an agent: how long it may learn, and every episode that it has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+RECENT = 100
+"""Episodes that the online return is the mean of."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a call of `learn` goes on; its schedules run from `start` to `end`.
+
+    Example: Budget(unit="steps", start=50_000, end=100_000), of the second call of `learn(50_000)`
+    """
+
+    unit: str
+    """"steps" of the environment, "episodes", or "sweeps" over a model."""
+    start: int
+    end: int
+
+    def share(self, now: int) -> float:
+        """How much of it is over, in [0, 1]."""
+        return min(max((now - self.start) / max(self.end - self.start, 1), 0.0), 1.0)
+
+
+class Episodes:
+    """Every finished episode: the step at which it ended, its undiscounted return and its length."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def add(self, step: int, total: float, length: int) -> None:
+        self.ends.append(step)
+        self.returns.append(total)
+        self.lengths.append(length)
+
+    def recent(self) -> float:
+        """Mean return of the last hundred; NaN before the first."""
+        return float(np.mean(self.returns[-RECENT:])) if self.returns else float("nan")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ends": np.array(self.ends), "returns": np.array(self.returns), "lengths": np.array(self.lengths)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.ends, self.returns, self.lengths = (state[key].tolist() for key in ("ends", "returns", "lengths"))
