@@ -233,6 +233,9 @@ def classical(
     render: Annotated[str | None, typer.Option(help="text or video: watch the learned policy.")] = None,
     output: Output = None,
     as_json: AsJson = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
+    ] = False,
     as_list: Annotated[bool, typer.Option("--list", help="What there is to learn with.")] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -258,6 +261,7 @@ def classical(
             "seeds": seeds,
             "seed": seed,
             "evaluation_episodes": evaluate,
+            "tensorboard": True if tensorboard else None,
             "output": str(output) if output else None,
         }
     )

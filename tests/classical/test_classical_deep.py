@@ -377,6 +377,14 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
         PPO.load(tmp_path / "agent")
     with pytest.raises(InputError, match="holds no agent"):
         classical.load(tmp_path)
+    own = DQN(Counter(), **SMALL).learn(20)
+    own.save(tmp_path / "own")
+    with pytest.raises(InputError, match="was made with an environment"):
+        DQN.load(tmp_path / "own")
+    assert DQN.load(tmp_path / "own", Counter()).steps == 20
+    with pytest.raises(InputError, match="in the middle of its training"):
+        classical.evaluate(own)
+    assert classical.evaluate(own, Counter(), 2).lengths == (3, 3)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):
         agent.save(tmp_path / "file")

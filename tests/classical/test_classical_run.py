@@ -67,7 +67,18 @@ def test_the_output_ends_with_one_json_object(capsys: Any, tmp_path: Path) -> No
 def test_the_folder_holds_a_mean_curve_that_is_described_a_picture_and_a_report(capsys: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     code, out, _ = call(
-        capsys, "q_learning", "-e", "CliffWalking-v1", "--episodes", "100", "--seeds", "2", "-o", str(folder), "-q"
+        capsys,
+        "q_learning",
+        "-e",
+        "CliffWalking-v1",
+        "--episodes",
+        "100",
+        "--seeds",
+        "2",
+        "-o",
+        str(folder),
+        "-q",
+        "--tensorboard",
     )
     assert code == 0
     assert "greedy return" in out
@@ -79,6 +90,7 @@ def test_the_folder_holds_a_mean_curve_that_is_described_a_picture_and_a_report(
         assert row["return"] == pytest.approx((first["return"] + second["return"]) / 2)
         assert row["return/low_seed"] == min(first["return"], second["return"])
     assert [name for row in rows for name in row if name != "step" and describe(name) is None] == []
+    assert len(list((folder / "seeds" / "0" / "tensorboard").iterdir())) == 1
     assert (folder / "picture.svg").read_text().startswith("<svg")
     page = (folder / "report.html").read_text()
     assert "Classical reinforcement learning" in page

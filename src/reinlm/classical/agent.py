@@ -118,7 +118,7 @@ class Agent(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         described = {
             "algorithm": self.name,
-            "env": self.env_name,
+            "env": self.env_like if isinstance(self.env_like, str) else None,
             "env_arguments": self.env_arguments,
             "seed": self.seed,
             "settings": self.settings.model_dump(mode="json"),
@@ -215,6 +215,8 @@ def load(path: str | Path, env: EnvLike | None = None) -> Agent:
         described = json.loads((folder / AGENT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise InputError(f"{folder} holds no agent", hint=f"an agent is a folder with {AGENT_FILE}") from None
+    if env is None and described["env"] is None:
+        raise InputError(f"the agent in {folder} was made with an environment, not with the id of one: give env")
     arguments = described["env_arguments"] if env is None else {}
     agent = find(described["algorithm"])(
         env or described["env"], seed=described["seed"], env_arguments=arguments, **described["settings"]

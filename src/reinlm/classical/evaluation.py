@@ -63,6 +63,8 @@ def evaluate(
     if env is None:
         if not isinstance(policy, Agent):
             raise InputError("a function needs the environment to be evaluated in: give env")
+        if isinstance(policy.env_like, gym.Env):
+            raise InputError("the agent's only environment is in the middle of its training: give another one, env=…")
         env, env_arguments = policy.env_like, {**policy.env_arguments, **env_arguments}
     act = (lambda observation: policy.predict(observation, deterministic)) if isinstance(policy, Agent) else policy
     world = make(env, **env_arguments)
