@@ -652,3 +652,27 @@ def test_vector_2c_the_entropy_of_a_distribution_and_its_gradient() -> None:
 
 def test_an_impossible_choice_adds_nothing_to_the_entropy() -> None:
     assert float(full_entropy(torch.tensor([0.0, -float("inf")]))) == 0.0
+
+
+def test_kl_cov_breaks_ties_by_lots_that_do_not_depend_on_the_order() -> None:
+    """Of two tokens both covariances are the same number but for rounding: the one chosen is the same in either order."""
+    for first, second in ((-0.7074878, -0.24761479), (-0.3, -1.9), (-1e-3, -2.0)):
+        logprobs, advantages = d([first, second]), d([-1.6384425, 2.52437668]) * (1 if first < second else -1)
+        selection = KLCov(fraction=0.3)
+        one = selection.select(logprobs, advantages, seed=3)
+        other = selection.select(logprobs.flip(0), advantages.flip(0), seed=3)
+        assert int(one.sum()) == 1
+        assert torch.equal(one, other.flip(0))
+    assert {
+        tuple(KLCov(fraction=0.3).select(d([-0.7, -0.2]), d([-1.0, 1.0]), seed).tolist()) for seed in range(40)
+    } == {
+        (True, False),
+        (False, True),
+    }
+
+
+def test_kl_cov_takes_the_highest_first_and_fills_its_quota_from_ties() -> None:
+    logprobs = d([-2.0, -2.0, -0.1, -0.1, -1.0, -1.0])
+    advantages = d([-3.0, 1.0, 2.0, 2.0, 0.0, 0.0])
+    chosen = KLCov(fraction=0.5).select(logprobs, advantages, seed=0)
+    assert chosen.tolist() == [True, False, True, True, False, False]

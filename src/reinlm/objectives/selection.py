@@ -107,7 +107,14 @@ class KLCov(Selection):
         if not advantages.numel():
             return chosen
         shared = covariance(old_logprobs, advantages)
-        chosen[shared.argsort(descending=True, stable=True)[: _quota(self.fraction, advantages.numel())]] = True
+        quota = _quota(self.fraction, advantages.numel())
+        last = shared.topk(quota).values[-1]
+        # Of two tokens the covariances are equal but for rounding, which depends on the order: such ties are for the lots.
+        rounding = 64.0 * torch.finfo(shared.dtype).eps * shared.abs().max()
+        chosen = shared > last + rounding
+        tied = torch.nonzero((shared - last).abs() <= rounding).flatten()
+        drawn = tied[_lots(old_logprobs[tied], seed).argsort(stable=True)[: quota - int(chosen.sum())]]
+        chosen[drawn] = True
         return chosen & (shared.max() > 0.0)
 
     def apply(
