@@ -182,7 +182,7 @@ class TrainBatch:
     """S stretches of token ids as the model saw them, prompts included."""
     positions: tuple[tuple[int, ...], ...]
     """Where in its sequence every scored token stands, in order."""
-    rollout_logprobs: Float[Tensor, "tokens"]
+    rollout_logprobs: Float[Tensor, " tokens"]
     feedback: Feedback
     """Rewards by episode and token, with the layout that says which token belongs where."""
 

@@ -157,8 +157,8 @@ class Algorithm:
         self,
         feedback: Feedback,
         state: AlgorithmState,
-        old_logprobs: Float[Tensor, "tokens"] | None,
-        ref_logprobs: Float[Tensor, "tokens"] | None,
+        old_logprobs: Float[Tensor, " tokens"] | None,
+        ref_logprobs: Float[Tensor, " tokens"] | None,
     ) -> Feedback:
         """The feedback with every KL that is placed in the reward taken off it, and without answers filtered beforehand.
 
@@ -179,7 +179,7 @@ class Algorithm:
                 feedback = replace(feedback, token_rewards=before + charged)
         return feedback
 
-    def trained(self, feedback: Feedback) -> Bool[Tensor, "episodes"]:
+    def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
         """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
         kept = ~feedback.rewards.isnan()
         if self.overlong != KEEP and feedback.truncated is not None:
@@ -189,13 +189,13 @@ class Algorithm:
     def prepare(
         self,
         layout: Layout,
-        advantages: Float[Tensor, "tokens"],
+        advantages: Float[Tensor, " tokens"],
         *,
-        old_logprobs: Float[Tensor, "tokens"] | None = None,
-        rollout_logprobs: Float[Tensor, "tokens"] | None = None,
-        ref_logprobs: Float[Tensor, "tokens"] | None = None,
-        returns: Float[Tensor, "tokens"] | None = None,
-        old_values: Float[Tensor, "tokens"] | None = None,
+        old_logprobs: Float[Tensor, " tokens"] | None = None,
+        rollout_logprobs: Float[Tensor, " tokens"] | None = None,
+        ref_logprobs: Float[Tensor, " tokens"] | None = None,
+        returns: Float[Tensor, " tokens"] | None = None,
+        old_values: Float[Tensor, " tokens"] | None = None,
         counts: Counts | None = None,
         seed: int = 0,
     ) -> Signals:
@@ -236,12 +236,12 @@ class Algorithm:
 
     def loss(
         self,
-        logprobs: Float[Tensor, "tokens"],
+        logprobs: Float[Tensor, " tokens"],
         signals: Signals,
         state: AlgorithmState,
         *,
-        entropy: Float[Tensor, "tokens"] | None = None,
-        full_kl: Float[Tensor, "tokens"] | None = None,
+        entropy: Float[Tensor, " tokens"] | None = None,
+        full_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Loss:
         """The policy's loss of a slice of one optimizer step; slices add up.
 
@@ -271,7 +271,7 @@ class Algorithm:
         with torch.no_grad():
             return Loss(value, measure_policy(logprobs.detach(), log_ratio.detach(), gated, counted, signals))
 
-    def critic_loss(self, values: Float[Tensor, "tokens"], signals: Signals) -> Loss:
+    def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""
         if self.critic is None or signals.returns is None:
             raise ValueError(f"{self.name} has no critic, or no returns for it to learn")
@@ -315,19 +315,19 @@ class Algorithm:
 
     def objective(
         self,
-        logprobs: Float[Tensor, "rows columns"],
-        old_logprobs: Float[Tensor, "rows columns"],
-        advantages: Float[Tensor, "rows columns"] | Float[Tensor, "rows"],
-        mask: Bool[Tensor, "rows columns"],
+        logprobs: Float[Tensor, " rows columns"],
+        old_logprobs: Float[Tensor, " rows columns"],
+        advantages: Float[Tensor, " rows columns"] | Float[Tensor, " rows"],
+        mask: Bool[Tensor, " rows columns"],
         *,
-        ref_logprobs: Float[Tensor, "rows columns"] | None = None,
-        rollout_logprobs: Float[Tensor, "rows columns"] | None = None,
-        groups: Int[Tensor, "rows"] | None = None,
-        entropy: Float[Tensor, "rows columns"] | None = None,
-        full_kl: Float[Tensor, "rows columns"] | None = None,
-        values: Float[Tensor, "rows columns"] | None = None,
-        old_values: Float[Tensor, "rows columns"] | None = None,
-        returns: Float[Tensor, "rows columns"] | None = None,
+        ref_logprobs: Float[Tensor, " rows columns"] | None = None,
+        rollout_logprobs: Float[Tensor, " rows columns"] | None = None,
+        groups: Int[Tensor, " rows"] | None = None,
+        entropy: Float[Tensor, " rows columns"] | None = None,
+        full_kl: Float[Tensor, " rows columns"] | None = None,
+        values: Float[Tensor, " rows columns"] | None = None,
+        old_values: Float[Tensor, " rows columns"] | None = None,
+        returns: Float[Tensor, " rows columns"] | None = None,
         state: AlgorithmState | None = None,
         seed: int = 0,
     ) -> Objective:

@@ -21,8 +21,8 @@ class Shaper(Protocol):
     name: str
 
     def __call__(
-        self, lengths: Int[Tensor, "episodes"], truncated: Bool[Tensor, "episodes"], limit: int
-    ) -> Float[Tensor, "episodes"]: ...
+        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
+    ) -> Float[Tensor, " episodes"]: ...
 
 
 @choice("shaper", "soft_overlong")
@@ -45,8 +45,8 @@ class SoftOverlong:
             raise ValueError(f"soft overlong: cache is a fraction below 1 or a number of tokens, not {self.cache}")
 
     def __call__(
-        self, lengths: Int[Tensor, "episodes"], truncated: Bool[Tensor, "episodes"], limit: int
-    ) -> Float[Tensor, "episodes"]:
+        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
+    ) -> Float[Tensor, " episodes"]:
         longest = limit if self.max_length is None else self.max_length
         cache = round(self.cache * longest) if self.cache < 1 else int(self.cache)
         if longest - cache >= limit:
@@ -71,6 +71,6 @@ class MissingEnd:
             raise ValueError(f"missing end: the penalty must be more than 0 and finite, not {self.penalty}")
 
     def __call__(
-        self, lengths: Int[Tensor, "episodes"], truncated: Bool[Tensor, "episodes"], limit: int
-    ) -> Float[Tensor, "episodes"]:
+        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
+    ) -> Float[Tensor, " episodes"]:
         return missing_end_penalty(truncated, self.penalty)

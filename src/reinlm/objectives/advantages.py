@@ -23,23 +23,23 @@ class Feedback:
     """
 
     layout: Layout
-    rewards: Float[Tensor, "episodes"]
+    rewards: Float[Tensor, " episodes"]
     """Outcome reward of every episode; NaN: none was given, so it is out of every statistic and its advantage is 0."""
-    step_rewards: Float[Tensor, "steps"] | None = None
+    step_rewards: Float[Tensor, " steps"] | None = None
     """Process rewards."""
-    step_tokens: Int[Tensor, "steps"] | None = None
+    step_tokens: Int[Tensor, " steps"] | None = None
     """The flat index of the token on which each process reward lands."""
-    values: Float[Tensor, "tokens"] | None = None
+    values: Float[Tensor, " tokens"] | None = None
     """A critic's value of the state in which each token was chosen."""
-    final_values: Float[Tensor, "episodes"] | None = None
+    final_values: Float[Tensor, " episodes"] | None = None
     """A critic's value of the state after the last token; used where the episode was truncated."""
-    truncated: Bool[Tensor, "episodes"] | None = None
+    truncated: Bool[Tensor, " episodes"] | None = None
     """Cut off by a limit, not finished. None: no episode was."""
-    token_rewards: Float[Tensor, "tokens"] | None = None
+    token_rewards: Float[Tensor, " tokens"] | None = None
     """A reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time take it in."""
-    baseline_rewards: Float[Tensor, "groups"] | None = None
+    baseline_rewards: Float[Tensor, " groups"] | None = None
     """Outcome reward of the policy's greedy answer to each prompt; NaN: it got none."""
-    log_importance: Float[Tensor, "tokens"] | None = None
+    log_importance: Float[Tensor, " tokens"] | None = None
     """log π_old - log π_rollout of every token."""
 
     def __post_init__(self) -> None:
@@ -49,11 +49,11 @@ class Feedback:
             )
 
     @property
-    def given(self) -> Bool[Tensor, "tokens"]:
+    def given(self) -> Bool[Tensor, " tokens"]:
         """Whether the episode of each token got a reward."""
         return self.layout.expand(~self.rewards.isnan(), "episode")
 
-    def without(self, episodes: Bool[Tensor, "episodes"]) -> Feedback:
+    def without(self, episodes: Bool[Tensor, " episodes"]) -> Feedback:
         """The same with no reward for some episodes, so that they are out of every statistic."""
         return replace(self, rewards=torch.where(episodes, torch.nan, self.rewards))
 
@@ -73,9 +73,9 @@ class Advantage:
     sums_rewards: bool = False
     """Whether it sums rewards over time, so that `Feedback.token_rewards` count."""
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError
 
-    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         """What a critic learns to predict. Raises ValueError for an advantage without one."""
         raise ValueError(f"{type(self).__name__} has no critic to teach")

@@ -57,27 +57,27 @@ For `prompt_mean` the slice holds whole groups."""
 
 
 @choice("weights", "token_mean")
-def token_mean(layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
+def token_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every token weighs the same: w = 1 / N. DAPO (arXiv 2503.14476), PPO. Long answers weigh more."""
     return _uniform(layout, 1.0 / max(counts.tokens, 1))
 
 
 @choice("weights", "sequence_mean")
-def sequence_mean(layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
+def sequence_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every sequence weighs the same: w = 1 / (S' · L_i). GRPO (arXiv 2402.03300), GSPO (arXiv 2507.18071)."""
     lengths = layout.expand(layout.count("sequence"), "sequence").to(_exact(layout))
     return 1.0 / (lengths * max(counts.sequences, 1))
 
 
 @choice("weights", "prompt_mean")
-def prompt_mean(layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
+def prompt_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every prompt weighs the same, and every token within it: w = 1 / (G' · N_g). ScaleRL (arXiv 2510.13786)."""
     lengths = layout.expand(layout.count("group"), "group").to(_exact(layout))
     return 1.0 / (lengths * max(counts.groups, 1))
 
 
 @choice("weights", "sequence_sum")
-def sequence_sum(layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
+def sequence_sum(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """A sequence is one action, its tokens are summed: w = 1 / S'. REINFORCE, RLOO (arXiv 2402.14740)."""
     return _uniform(layout, 1.0 / max(counts.sequences, 1))
 
@@ -94,11 +94,11 @@ class ConstantBudget:
         if self.length < 1:
             raise ValueError(f"a constant budget needs a length of at least 1 token, not {self.length}")
 
-    def __call__(self, layout: Layout, counts: Counts) -> Float[Tensor, "tokens"]:
+    def __call__(self, layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
         return _uniform(layout, 1.0 / (max(counts.rows, 1) * self.length))
 
 
-def _uniform(layout: Layout, weight: float) -> Float[Tensor, "tokens"]:
+def _uniform(layout: Layout, weight: float) -> Float[Tensor, " tokens"]:
     return torch.full((layout.tokens,), weight, dtype=_exact(layout), device=layout.turn_of_token.device)
 
 

@@ -27,17 +27,17 @@ class Correction:
     """(weights so far [N], log ρ [N], layout) -> weights [N]; several are applied one after the other."""
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         raise NotImplementedError
 
 
 def correct(
     corrections: Sequence[Correction],
-    old_logprobs: Float[Tensor, "tokens"],
-    rollout_logprobs: Float[Tensor, "tokens"],
+    old_logprobs: Float[Tensor, " tokens"],
+    rollout_logprobs: Float[Tensor, " tokens"],
     layout: Layout,
-) -> Float[Tensor, "tokens"]:
+) -> Float[Tensor, " tokens"]:
     """The weights that all corrections together give to each token, in float32 or better."""
     known = rollout_logprobs.isfinite()
     difference = old_logprobs - torch.where(known, rollout_logprobs, old_logprobs)
@@ -48,7 +48,7 @@ def correct(
     return weights
 
 
-def importance(log_rho: Float[Tensor, "tokens"], layout: Layout, level: Level | str) -> Float[Tensor, "tokens"]:
+def importance(log_rho: Float[Tensor, " tokens"], layout: Layout, level: Level | str) -> Float[Tensor, " tokens"]:
     """ρ of each token, or the product over its turn, sequence or episode, at each token."""
     if level == "token":
         return exponent(log_rho).exp()
@@ -86,8 +86,8 @@ class Truncated(Correction):
         _check_level("truncated", self.level)
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         return weights * importance(log_rho, layout, self.level).clamp(self.floor, self.cap)
 
 
@@ -105,8 +105,8 @@ class Masked(Correction):
         _check_level("masked", self.level)
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         rho = importance(log_rho, layout, self.level)
         return weights * torch.where((rho >= self.low) & (rho <= self.high), rho, 0.0)
 
@@ -123,8 +123,8 @@ class GeometricFilter(Correction):
         _check_range("geometric", self.low, self.high)
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         mean = exponent(layout.mean(log_rho, "sequence")).exp()
         return weights * layout.expand(((mean >= self.low) & (mean <= self.high)).to(weights.dtype), "sequence")
 
@@ -141,8 +141,8 @@ class K3Filter(Correction):
             raise ValueError(f"k3_filter: limit must be more than 0, not {self.limit}")
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         log_rho = exponent(log_rho)
         divergence = layout.mean(log_rho.exp() - 1.0 - log_rho, "sequence")
         return weights * layout.expand((divergence <= self.limit).to(weights.dtype), "sequence")
@@ -154,13 +154,13 @@ class SelfNormalized(Correction):
     """The weights so far divided by their mean over the tokens of the step, so that they average 1."""
 
     def __call__(
-        self, weights: Float[Tensor, "tokens"], log_rho: Float[Tensor, "tokens"], layout: Layout
-    ) -> Float[Tensor, "tokens"]:
+        self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
+    ) -> Float[Tensor, " tokens"]:
         total = weights.sum()
         return weights * torch.where(total > 0.0, weights.numel() / total.clamp(min=1e-30), 0.0)
 
 
-def effective_sample_size(weights: Float[Tensor, "tokens"]) -> Float[Tensor, ""]:
+def effective_sample_size(weights: Float[Tensor, " tokens"]) -> Float[Tensor, ""]:
     """(Σ w)² / Σ w², in [0, N]: how many equally weighted tokens say as much. 0 where all weights are 0."""
     squares = weights.square().sum()
     return torch.where(squares > 0.0, weights.sum().square() / squares.clamp(min=1e-30), 0.0)
@@ -184,7 +184,7 @@ class OffPolicyMask:
         if not 0.0 <= self.threshold < float("inf"):
             raise ValueError(f"off-policy mask: the threshold must be at least 0 and finite, not {self.threshold}")
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Bool[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Bool[Tensor, " tokens"]:
         """True where a token counts."""
         drew = signals.rollout_logprobs if signals.rollout_logprobs is not None else signals.old_logprobs
         if drew is None:
@@ -197,10 +197,10 @@ class OffPolicyMask:
 
 
 def kept_logprobs(
-    logits: Float[Tensor, "*shape vocabulary"],
+    logits: Float[Tensor, " *shape vocabulary"],
     chosen: torch.Tensor,
-    kept: Bool[Tensor, "*shape vocabulary"],
-) -> Float[Tensor, "*shape"]:
+    kept: Bool[Tensor, " *shape vocabulary"],
+) -> Float[Tensor, " *shape"]:
     """z_y - logsumexp over the kept tokens: the policy renormalised over the set that top-p or top-k left standing.
 
     "Keep Sampling Mask", DeepSeek-V3.2, arXiv 2512.02556 §3.1. `chosen` are token ids; a chosen token is always in the set.

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 class Gated:
     """A loss per token, and where the ratio was beyond a lower or an upper bound that stopped it."""
 
-    losses: Float[Tensor, "tokens"]
-    low: Bool[Tensor, "tokens"]
-    high: Bool[Tensor, "tokens"]
+    losses: Float[Tensor, " tokens"]
+    low: Bool[Tensor, " tokens"]
+    high: Bool[Tensor, " tokens"]
 
 
 class Gate(Protocol):
     """(log-ratio [N], logprobs [N], signals) -> Gated."""
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated: ...
 
 
-def surrogate(ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def surrogate(ratio: Float[Tensor, " *shape"], advantages: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """-r·A: the plain policy gradient, as a loss. TRPO, arXiv 1502.05477 eq. 14.
 
     At r = 1 its gradient is that of -A · log π: REINFORCE (Williams 1992) and actor-critics.
@@ -41,8 +41,8 @@ def surrogate(ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"
 
 
 def clip_surrogate(
-    ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"], low: float, high: float
-) -> Float[Tensor, "*shape"]:
+    ratio: Float[Tensor, " *shape"], advantages: Float[Tensor, " *shape"], low: float, high: float
+) -> Float[Tensor, " *shape"]:
     """-min( r·A, clip(r, 1 - low, 1 + high)·A ). PPO, arXiv 1707.06347 eq. 7, as a loss.
 
     The gradient with respect to log π is -r·A, and 0 where A > 0 and r > 1 + high, or A < 0 and r < 1 - low.
@@ -50,12 +50,12 @@ def clip_surrogate(
     return torch.maximum(-ratio * advantages, -ratio.clamp(1.0 - low, 1.0 + high) * advantages)
 
 
-def soft_gate(ratio: Float[Tensor, "*shape"], temperature: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def soft_gate(ratio: Float[Tensor, " *shape"], temperature: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """f_τ(r) = (4/τ) σ(τ (r - 1)), whose slope is sech²(τ (r - 1) / 2): 1 at r = 1. SAPO, arXiv 2511.20347."""
     return 4.0 / temperature * torch.sigmoid(temperature * (ratio - 1.0))
 
 
-def _nowhere(x: Tensor) -> Bool[Tensor, "tokens"]:
+def _nowhere(x: Tensor) -> Bool[Tensor, " tokens"]:
     return torch.zeros_like(x, dtype=torch.bool)
 
 
@@ -65,7 +65,7 @@ class NoGate:
     """-r·A: every movement counts. At r = 1 its gradient is that of -A · log π, REINFORCE's (Williams 1992)."""
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated:
         return Gated(surrogate(log_ratio.exp(), signals.advantages), _nowhere(log_ratio), _nowhere(log_ratio))
 
@@ -95,7 +95,7 @@ class Clip:
             raise ValueError(f"clip: dual must be more than 1 + high = {1.0 + self.high}; given {self.dual}")
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated:
         ratio, advantages = log_ratio.exp(), signals.advantages
         losses = clip_surrogate(ratio, advantages, self.low, self.high)
@@ -126,7 +126,7 @@ class Soft:
                 raise ValueError(f"soft gate: the temperature {name} must be more than 0, not {getattr(self, name)}")
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated:
         ratio = log_ratio.exp()
         temperature = torch.full_like(ratio, self.negative).masked_fill(signals.advantages > 0, self.positive)
@@ -155,7 +155,7 @@ class TruncatedWeight:
             raise ValueError(f"truncated weight: floor must be in [0, cap = {self.cap}); given {self.floor}")
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated:
         ratio, advantages = log_ratio.detach().exp(), signals.advantages
         low, high = ratio < (self.floor or 0.0), ratio > self.cap
@@ -185,7 +185,7 @@ class GeometricMean:
             raise ValueError(f"geometric mean: width must be more than 0 and finite, not {self.width}")
 
     def __call__(
-        self, log_ratio: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
+        self, log_ratio: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
     ) -> Gated:
         advantages, layout = signals.advantages, signals.layout
         high, low = (advantages > 0) & (log_ratio > self.width), (advantages < 0) & (log_ratio < -self.width)

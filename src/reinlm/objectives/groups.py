@@ -23,19 +23,19 @@ For tensors of fewer bits than float64: within four units in the last place."""
 
 
 def group_center(
-    rewards: Float[Tensor, "members"], group: Int[Tensor, "members"], groups: int
-) -> Float[Tensor, "members"]:
+    rewards: Float[Tensor, " members"], group: Int[Tensor, " members"], groups: int
+) -> Float[Tensor, " members"]:
     """A = R - mean of the group. Dr. GRPO, arXiv 2503.20783. NaN rewards are left out and get 0; equal rewards get exact 0."""
     return _group_deviation(rewards, group, groups)[0]
 
 
 def group_standardize(
-    rewards: Float[Tensor, "members"],
-    group: Int[Tensor, "members"],
+    rewards: Float[Tensor, " members"],
+    group: Int[Tensor, " members"],
     groups: int,
     epsilon: float = 1e-6,
     bessel: bool = False,
-) -> Float[Tensor, "members"]:
+) -> Float[Tensor, " members"]:
     """A = (R - mean) / (std + ε) within the group. GRPO, arXiv 2402.03300 §4.1.2.
 
     The population standard deviation, or with `bessel` the sample one. NaN rewards are left out of the statistics and get 0;
@@ -48,8 +48,8 @@ def group_standardize(
 
 
 def leave_one_out(
-    rewards: Float[Tensor, "members"], group: Int[Tensor, "members"], groups: int
-) -> Float[Tensor, "members"]:
+    rewards: Float[Tensor, " members"], group: Int[Tensor, " members"], groups: int
+) -> Float[Tensor, " members"]:
     """A_i = R_i - mean of the others = G / (G - 1) · (R_i - mean). RLOO, arXiv 2402.14740.
 
     NaN rewards are left out and get 0; equal rewards, and a group of one, get exact 0.
@@ -59,11 +59,11 @@ def leave_one_out(
 
 
 def length_weighted_center(
-    rewards: Float[Tensor, "members"],
-    lengths: Int[Tensor, "members"],
-    group: Int[Tensor, "members"],
+    rewards: Float[Tensor, " members"],
+    lengths: Int[Tensor, " members"],
+    group: Int[Tensor, " members"],
     groups: int,
-) -> Float[Tensor, "members"]:
+) -> Float[Tensor, " members"]:
     """A_i = R_i - Σ_j L_j R_j / Σ_j L_j over the group: the optimal baseline where a token's gradient has one size.
 
     OPO, arXiv 2505.23585. NaN rewards are left out and get 0; equal rewards, and a group without tokens, get exact 0.
@@ -78,8 +78,8 @@ def length_weighted_center(
 
 
 def _group_deviation(
-    rewards: Float[Tensor, "members"], group: Int[Tensor, "members"], groups: int
-) -> tuple[Float[Tensor, "members"], Float[Tensor, "groups"]]:
+    rewards: Float[Tensor, " members"], group: Int[Tensor, " members"], groups: int
+) -> tuple[Float[Tensor, " members"], Float[Tensor, " groups"]]:
     """R - mean, exactly 0 for equal or missing rewards; and how many rewards each group has."""
     given = ~rewards.isnan()
     known = torch.where(given, rewards, 0.0)
@@ -91,15 +91,15 @@ def _group_deviation(
     return torch.where(given & ~equal(lowest, highest)[group], known - mean[group], 0.0), count
 
 
-def equal(lowest: Float[Tensor, "*shape"], highest: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+def equal(lowest: Float[Tensor, " *shape"], highest: Float[Tensor, " *shape"]) -> Bool[Tensor, " *shape"]:
     """Whether the two ends of a range are no further apart than rounding explains."""
     tolerance = max(EQUAL, 4.0 * torch.finfo(highest.dtype).eps)
     return highest - lowest <= tolerance * torch.maximum(lowest.abs(), highest.abs())
 
 
 def process_advantages(
-    normalized: Float[Tensor, "steps"], step_tokens: Int[Tensor, "steps"], layout: Layout
-) -> Float[Tensor, "tokens"]:
+    normalized: Float[Tensor, " steps"], step_tokens: Int[Tensor, " steps"], layout: Layout
+) -> Float[Tensor, " tokens"]:
     """A_t = Σ of the normalised rewards of the steps that end at or after t, within the episode. arXiv 2402.03300 §4.1.3."""
     landed = normalized.new_zeros(layout.tokens).index_add(0, step_tokens, normalized)
     padded = layout.pad(landed, "episode")
@@ -123,7 +123,7 @@ class GroupStandardize(Advantage):
         if not self.epsilon >= 0.0:
             raise ValueError(f"epsilon must be at least 0, not {self.epsilon}")
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         def normalize(rewards: Tensor, group: Tensor, groups: int) -> Tensor:
             return group_standardize(rewards, group, groups, self.epsilon, self.bessel)
 
@@ -137,7 +137,7 @@ class GroupCenter(Advantage):
 
     needs = frozenset({"group"})
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return _group_advantages(feedback, group_center)
 
 
@@ -148,7 +148,7 @@ class LeaveOneOut(Advantage):
 
     needs = frozenset({"group"})
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return _group_advantages(feedback, leave_one_out)
 
 
@@ -159,7 +159,7 @@ class LengthWeighted(Advantage):
 
     needs = frozenset({"group"})
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         outcome_only(feedback, "a length-weighted baseline")
         layout = feedback.layout
         advantages = length_weighted_center(
@@ -179,7 +179,7 @@ class GreedyBaseline(Advantage):
 
     needs = frozenset({"greedy"})
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         outcome_only(feedback, "a greedy baseline")
         if feedback.baseline_rewards is None:
             raise ValueError("a greedy baseline needs the rewards of the greedy answers: Feedback.baseline_rewards")
@@ -198,7 +198,7 @@ def outcome_only(feedback: Feedback, what: str) -> None:
 
 def _group_advantages(
     feedback: Feedback, normalize: Callable[[Tensor, Tensor, int], Tensor]
-) -> Float[Tensor, "tokens"]:
+) -> Float[Tensor, " tokens"]:
     layout = feedback.layout
     outcome = normalize(feedback.rewards, layout.group_of_episode, layout.groups)
     advantages = layout.expand(outcome, "episode")

@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def k1(logprobs: Float[Tensor, "*shape"], ref_logprobs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def k1(logprobs: Float[Tensor, " *shape"], ref_logprobs: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """d = log π_θ - log π_ref: unbiased, of either sign."""
     return logprobs - ref_logprobs
 
 
-def k2(logprobs: Float[Tensor, "*shape"], ref_logprobs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def k2(logprobs: Float[Tensor, " *shape"], ref_logprobs: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """d² / 2: biased, low variance, and the right gradient on-policy."""
     return (logprobs - ref_logprobs).square() / 2.0
 
 
-def k3(logprobs: Float[Tensor, "*shape"], ref_logprobs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def k3(logprobs: Float[Tensor, " *shape"], ref_logprobs: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """exp(-d) - 1 + d: unbiased and never negative. |d| is clamped to 20, where the gradient becomes 0."""
     difference = exponent(ref_logprobs - logprobs)
     return difference.exp() - 1.0 - difference
 
 
 def full_kl(
-    log_distribution: Float[Tensor, "*shape vocabulary"], ref_log_distribution: Float[Tensor, "*shape vocabulary"]
-) -> Float[Tensor, "*shape"]:
+    log_distribution: Float[Tensor, " *shape vocabulary"], ref_log_distribution: Float[Tensor, " *shape vocabulary"]
+) -> Float[Tensor, " *shape"]:
     """KL(π_θ ‖ π_ref) = Σ_v π_θ(v) (log π_θ(v) - log π_ref(v)), exact at each position; tokens of probability 0 add 0."""
     difference = (log_distribution - ref_log_distribution).masked_fill(log_distribution == -float("inf"), 0.0)
     return (log_distribution.exp() * difference).sum(-1)
 
 
-def full_entropy(log_distribution: Float[Tensor, "*shape vocabulary"]) -> Float[Tensor, "*shape"]:
+def full_entropy(log_distribution: Float[Tensor, " *shape vocabulary"]) -> Float[Tensor, " *shape"]:
     """H = -Σ_v π(v) log π(v) in nats, exact at each position; tokens of probability 0 add 0."""
     finite = log_distribution.clamp_min(torch.finfo(log_distribution.dtype).min)  # keeps 0 · -inf from being NaN
     return -(log_distribution.exp() * finite).sum(-1)
@@ -126,11 +126,11 @@ class KL:
 
     def __call__(
         self,
-        logprobs: Float[Tensor, "tokens"],
+        logprobs: Float[Tensor, " tokens"],
         signals: Signals,
-        full: Float[Tensor, "tokens"] | None = None,
+        full: Float[Tensor, " tokens"] | None = None,
         against: str = "old",
-    ) -> Float[Tensor, "tokens"]:
+    ) -> Float[Tensor, " tokens"]:
         """The estimate of each token as a loss, with a gradient.
 
         `full` is the exact divergence, for that estimator; `against` is who drew the samples, for "k3_unbiased".
@@ -151,7 +151,7 @@ class KL:
         return ESTIMATORS[self.estimator](logprobs, signals.ref_logprobs)
 
     def reward(
-        self, old_logprobs: Float[Tensor, "tokens"], ref_logprobs: Float[Tensor, "tokens"]
-    ) -> Float[Tensor, "tokens"]:
+        self, old_logprobs: Float[Tensor, " tokens"], ref_logprobs: Float[Tensor, " tokens"]
+    ) -> Float[Tensor, " tokens"]:
         """The estimate of each token of the policy that drew it, a constant for the reward."""
         return ESTIMATORS[self.estimator](old_logprobs, ref_logprobs)

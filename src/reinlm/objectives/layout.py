@@ -33,10 +33,10 @@ class Layout:
         tensor([3., 5.])
     """
 
-    turn_of_token: Int[Tensor, "tokens"]
-    sequence_of_turn: Int[Tensor, "turns"]
-    episode_of_sequence: Int[Tensor, "sequences"]
-    group_of_episode: Int[Tensor, "episodes"]
+    turn_of_token: Int[Tensor, " tokens"]
+    sequence_of_turn: Int[Tensor, " turns"]
+    episode_of_sequence: Int[Tensor, " sequences"]
+    group_of_episode: Int[Tensor, " episodes"]
     groups: int
 
     @classmethod
@@ -49,7 +49,7 @@ class Layout:
         return cls(turn, each, each, each // group_size, len(lengths) // group_size)
 
     @classmethod
-    def from_mask(cls, mask: Bool[Tensor, "rows columns"], groups: Int[Tensor, "rows"] | None = None) -> Layout:
+    def from_mask(cls, mask: Bool[Tensor, " rows columns"], groups: Int[Tensor, " rows"] | None = None) -> Layout:
         """The layout of `x[mask]`: a row is an episode of one sequence, an unbroken run of True is a turn.
 
         `groups` numbers the prompt of each row; without it every row is its own group.
@@ -90,27 +90,27 @@ class Layout:
             "group": self.group_of_episode[episode],
         }
 
-    def index(self, by: Level) -> Int[Tensor, "tokens"]:
+    def index(self, by: Level) -> Int[Tensor, " tokens"]:
         """The number of the turn, sequence, episode or group of every token."""
         return self._indices[by]
 
-    def count(self, by: Level) -> Int[Tensor, "members"]:
+    def count(self, by: Level) -> Int[Tensor, " members"]:
         """The number of tokens of every member; 0 for an empty one."""
         return torch.bincount(self.index(by), minlength=self.size(by))
 
-    def sum(self, x: Float[Tensor, "tokens"], by: Level) -> Float[Tensor, "members"]:
+    def sum(self, x: Float[Tensor, " tokens"], by: Level) -> Float[Tensor, " members"]:
         """Σ of x over the tokens of every member; 0 for an empty one. Differentiable."""
         return x.new_zeros(self.size(by)).index_add(0, self.index(by), x)
 
-    def mean(self, x: Float[Tensor, "tokens"], by: Level) -> Float[Tensor, "members"]:
+    def mean(self, x: Float[Tensor, " tokens"], by: Level) -> Float[Tensor, " members"]:
         """Mean of x over the tokens of every member; 0 for an empty one. Differentiable."""
         return self.sum(x, by) / self.count(by).clamp(min=1)
 
-    def expand(self, y: Shaped[Tensor, "members"], by: Level) -> Shaped[Tensor, "tokens"]:
+    def expand(self, y: Shaped[Tensor, " members"], by: Level) -> Shaped[Tensor, " tokens"]:
         """The way back: every token gets its member's value. Differentiable."""
         return y[self.index(by)]
 
-    def offset(self, by: Level) -> Int[Tensor, "tokens"]:
+    def offset(self, by: Level) -> Int[Tensor, " tokens"]:
         """The place of every token among the tokens of its member, from 0."""
         count = self.count(by)
         together = torch.argsort(self.index(by), stable=True)
@@ -119,21 +119,21 @@ class Layout:
             (together,), place - (count.cumsum(0) - count)[self.index(by)[together]]
         )
 
-    def last(self, by: Level) -> Bool[Tensor, "tokens"]:
+    def last(self, by: Level) -> Bool[Tensor, " tokens"]:
         """True at the last token of every member."""
         return self.offset(by) == self.expand(self.count(by), by) - 1
 
-    def pad(self, x: Shaped[Tensor, "tokens"], by: Level, fill: float = 0.0) -> Shaped[Tensor, "steps members"]:
+    def pad(self, x: Shaped[Tensor, " tokens"], by: Level, fill: float = 0.0) -> Shaped[Tensor, " steps members"]:
         """Time first: column m holds the tokens of member m from row 0 on, then `fill`."""
         steps = int(self.count(by).max()) if self.tokens else 0
         padded = x.new_full((steps, self.size(by)), fill)
         return padded.index_put((self.offset(by), self.index(by)), x)
 
-    def unpad(self, padded: Shaped[Tensor, "steps members"], by: Level) -> Shaped[Tensor, "tokens"]:
+    def unpad(self, padded: Shaped[Tensor, " steps members"], by: Level) -> Shaped[Tensor, " tokens"]:
         """The inverse of `pad`."""
         return padded[self.offset(by), self.index(by)]
 
-    def select(self, sequences: Int[Tensor, "chosen"]) -> tuple[Layout, Int[Tensor, "chosen_tokens"]]:
+    def select(self, sequences: Int[Tensor, " chosen"]) -> tuple[Layout, Int[Tensor, " chosen_tokens"]]:
         """The layout of some sequences, in the order given, and which tokens of this layout they hold.
 
         Episodes and groups keep their identity among the chosen: members that lose all their sequences disappear.
@@ -168,7 +168,7 @@ class Layout:
         )
 
 
-def _pick(place: Int[Tensor, "members"]) -> tuple[Int[Tensor, "kept"], Int[Tensor, "members"]]:
+def _pick(place: Int[Tensor, " members"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " members"]]:
     """Members whose parent has a place (≥ 0), in the order of those places; and the new place of every member, or -1."""
     kept = torch.nonzero(place >= 0).flatten()
     kept = kept[torch.argsort(place[kept], stable=True)]
@@ -177,7 +177,7 @@ def _pick(place: Int[Tensor, "members"]) -> tuple[Int[Tensor, "kept"], Int[Tenso
     return kept, new
 
 
-def _relabel(parents: Int[Tensor, "members"]) -> tuple[Int[Tensor, "kept"], Int[Tensor, "members"]]:
+def _relabel(parents: Int[Tensor, " members"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " members"]]:
     """The distinct parents in order of first appearance, and every member's new parent number."""
     distinct, inverse = torch.unique(parents, return_inverse=True)
     first = torch.full_like(distinct, len(parents))

@@ -22,7 +22,7 @@ EXPONENT_LIMIT = 20.0
 """Differences of log-probabilities are clamped to ±20 before exp: e^20 ≈ 5e8, far outside any working range, and finite."""
 
 
-def exponent(difference: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def exponent(difference: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     """A difference of log-probabilities made safe for exp: clamped to ±20, where its gradient becomes 0."""
     return difference.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT)
 
@@ -33,8 +33,8 @@ def precise(x: Tensor) -> torch.dtype:
 
 
 def token_log_ratio(
-    logprobs: Float[Tensor, "tokens"], signals: Signals, against: str = "old"
-) -> Float[Tensor, "tokens"]:
+    logprobs: Float[Tensor, " tokens"], signals: Signals, against: str = "old"
+) -> Float[Tensor, " tokens"]:
     """log π_θ - log π_old (or π_rollout), every token for itself, in float32 or better.
 
     Without old log-probabilities they are the current ones. Raises ValueError where those of the sampler are missing.
@@ -63,7 +63,7 @@ class Ratio:
         if self.against not in {"old", "rollout"}:
             raise ValueError(f"ratio: against is old or rollout, not {self.against!r}")
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class Ratio:
 class TokenRatio(Ratio):
     """r_t = π_θ(y_t) / π_old(y_t), every token for itself. PPO (arXiv 1707.06347), GRPO (arXiv 2402.03300)."""
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
         return token_log_ratio(logprobs, signals, self.against)
 
 
@@ -90,7 +90,7 @@ class PooledRatio(Ratio):
 class TurnRatio(PooledRatio):
     """exp of the mean log-ratio of each turn: one ratio for each unbroken stretch of chosen tokens."""
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
         log_ratio = token_log_ratio(logprobs, signals, self.against)
         return signals.layout.expand(signals.layout.mean(log_ratio, "turn"), "turn")
 
@@ -103,7 +103,7 @@ class SequenceRatio(PooledRatio):
     Under `sequence_mean` the gradient of ∓s·A reaches every token as s_i·A_i / L_i.
     """
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
         log_ratio = token_log_ratio(logprobs, signals, self.against)
         return signals.layout.expand(signals.layout.mean(log_ratio, "sequence"), "sequence")
 
@@ -117,7 +117,7 @@ class SequenceTokenRatio(PooledRatio):
     not, every token follows its own.
     """
 
-    def __call__(self, logprobs: Float[Tensor, "tokens"], signals: Signals) -> Float[Tensor, "tokens"]:
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
         log_ratio = token_log_ratio(logprobs, signals, self.against).detach()
         current = logprobs.to(precise(logprobs))
         return (

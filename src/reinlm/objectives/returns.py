@@ -31,23 +31,23 @@ def td_errors(rewards: float, values: float, next_values: float, terminated: boo
 
 @overload
 def td_errors(
-    rewards: Float[Tensor, "*shape"],
-    values: Float[Tensor, "*shape"],
-    next_values: Float[Tensor, "*shape"],
-    terminated: Bool[Tensor, "*shape"],
+    rewards: Float[Tensor, " *shape"],
+    values: Float[Tensor, " *shape"],
+    next_values: Float[Tensor, " *shape"],
+    terminated: Bool[Tensor, " *shape"],
     *,
-    discount: float | Float[Tensor, "*discounts"],
-) -> Float[Tensor, "*shape"]: ...
+    discount: float | Float[Tensor, " *discounts"],
+) -> Float[Tensor, " *shape"]: ...
 
 
 def td_errors(
-    rewards: float | Float[Tensor, "*shape"],
-    values: float | Float[Tensor, "*shape"],
-    next_values: float | Float[Tensor, "*shape"],
-    terminated: bool | Bool[Tensor, "*shape"],
+    rewards: float | Float[Tensor, " *shape"],
+    values: float | Float[Tensor, " *shape"],
+    next_values: float | Float[Tensor, " *shape"],
+    terminated: bool | Bool[Tensor, " *shape"],
     *,
-    discount: float | Float[Tensor, "*discounts"],
-) -> float | Float[Tensor, "*shape"]:
+    discount: float | Float[Tensor, " *discounts"],
+) -> float | Float[Tensor, " *shape"]:
     """δ_t = R_t + γ (1 - terminated_t) V'_t - V_t. Sutton & Barto (2018) eq. 6.5.
 
     Of tensors of one shape, or of plain numbers: the step of a table. A discount may be a tensor too, one for each item.
@@ -59,15 +59,15 @@ def td_errors(
 
 
 def gae(
-    rewards: Float[Tensor, "steps *batch"],
-    values: Float[Tensor, "steps *batch"],
-    next_values: Float[Tensor, "steps *batch"],
-    terminated: Bool[Tensor, "steps *batch"],
-    truncated: Bool[Tensor, "steps *batch"],
+    rewards: Float[Tensor, " steps *batch"],
+    values: Float[Tensor, " steps *batch"],
+    next_values: Float[Tensor, " steps *batch"],
+    terminated: Bool[Tensor, " steps *batch"],
+    truncated: Bool[Tensor, " steps *batch"],
     *,
     discount: float,
-    smoothing: float | Float[Tensor, "*lambdas"],
-) -> Float[Tensor, "steps *batch"]:
+    smoothing: float | Float[Tensor, " *lambdas"],
+) -> Float[Tensor, " steps *batch"]:
     """Generalised advantage estimation, arXiv 1506.02438 eq. 16.
 
         δ_t = R_t + γ (1 - terminated_t) V'_t - V_t
@@ -82,14 +82,14 @@ def gae(
 
 
 def lambda_returns(
-    rewards: Float[Tensor, "steps *batch"],
-    next_values: Float[Tensor, "steps *batch"],
-    terminated: Bool[Tensor, "steps *batch"],
-    truncated: Bool[Tensor, "steps *batch"],
+    rewards: Float[Tensor, " steps *batch"],
+    next_values: Float[Tensor, " steps *batch"],
+    terminated: Bool[Tensor, " steps *batch"],
+    truncated: Bool[Tensor, " steps *batch"],
     *,
     discount: float,
-    smoothing: float | Float[Tensor, "*lambdas"],
-) -> Float[Tensor, "steps *batch"]:
+    smoothing: float | Float[Tensor, " *lambdas"],
+) -> Float[Tensor, " steps *batch"]:
     """The λ-return, Sutton & Barto (2018) eq. 12.18; where V'_t = V_{t+1} it is `gae` + V.
 
         G_t = R_t + γ (1 - terminated_t) [ (1 - λ) V'_t + λ G_{t+1} ],    G_{t+1} = V'_t where the recursion ends
@@ -106,14 +106,14 @@ def lambda_returns(
 
 
 def n_step_returns(
-    rewards: Float[Tensor, "steps *batch"],
-    next_values: Float[Tensor, "steps *batch"],
-    terminated: Bool[Tensor, "steps *batch"],
-    truncated: Bool[Tensor, "steps *batch"],
+    rewards: Float[Tensor, " steps *batch"],
+    next_values: Float[Tensor, " steps *batch"],
+    terminated: Bool[Tensor, " steps *batch"],
+    truncated: Bool[Tensor, " steps *batch"],
     *,
     discount: float,
     n: int,
-) -> Float[Tensor, "steps *batch"]:
+) -> Float[Tensor, " steps *batch"]:
     """n rewards and then the value, Sutton & Barto (2018) eq. 7.1; fewer where the recursion ends earlier.
 
         G_t = R_t + γ R_{t+1} + … + γ^{n-1} R_{t+n-1} + γ^n V'_{t+n-1}
@@ -135,19 +135,19 @@ def n_step_returns(
 
 
 def vtrace(
-    log_ratios: Float[Tensor, "steps *batch"],
-    rewards: Float[Tensor, "steps *batch"],
-    values: Float[Tensor, "steps *batch"],
-    next_values: Float[Tensor, "steps *batch"],
-    terminated: Bool[Tensor, "steps *batch"],
-    truncated: Bool[Tensor, "steps *batch"],
+    log_ratios: Float[Tensor, " steps *batch"],
+    rewards: Float[Tensor, " steps *batch"],
+    values: Float[Tensor, " steps *batch"],
+    next_values: Float[Tensor, " steps *batch"],
+    terminated: Bool[Tensor, " steps *batch"],
+    truncated: Bool[Tensor, " steps *batch"],
     *,
     discount: float,
     smoothing: float = 1.0,
     value_cap: float = 1.0,
     trace_cap: float = 1.0,
     policy_cap: float = 1.0,
-) -> tuple[Float[Tensor, "steps *batch"], Float[Tensor, "steps *batch"]]:
+) -> tuple[Float[Tensor, " steps *batch"], Float[Tensor, " steps *batch"]]:
     """Off-policy value targets and advantages, IMPALA, arXiv 1802.01561 eqs. 1 and 4.
 
         ρ_t = min(value_cap, π/μ)    c_t = λ min(trace_cap, π/μ)    δ_t = ρ_t (R_t + γ V'_t - V_t)
@@ -175,8 +175,8 @@ def vtrace(
 
 
 def _accumulate(
-    terms: Float[Tensor, "steps *batch"], decay: Float[Tensor, "steps *batch"]
-) -> Float[Tensor, "steps *batch"]:
+    terms: Float[Tensor, " steps *batch"], decay: Float[Tensor, " steps *batch"]
+) -> Float[Tensor, " steps *batch"]:
     """x_t = terms_t + decay_t · x_{t+1}, with 0 after the last row."""
     out = torch.zeros_like(terms)
     carried = torch.zeros_like(terms[0]) if len(terms) else terms

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-def covariance(logprobs: Float[Tensor, "tokens"], advantages: Float[Tensor, "tokens"]) -> Float[Tensor, "tokens"]:
+def covariance(logprobs: Float[Tensor, " tokens"], advantages: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
     """(log π_t - mean log π) · (A_t - mean A): each token's part in the covariance of the two."""
     return (logprobs - logprobs.mean()) * (advantages - advantages.mean())
 
@@ -29,13 +29,13 @@ class Selection:
     """Chooses tokens of a step, and changes their loss."""
 
     def select(
-        self, old_logprobs: Float[Tensor, "tokens"], advantages: Float[Tensor, "tokens"], seed: int
-    ) -> Bool[Tensor, "tokens"]:
+        self, old_logprobs: Float[Tensor, " tokens"], advantages: Float[Tensor, " tokens"], seed: int
+    ) -> Bool[Tensor, " tokens"]:
         raise NotImplementedError
 
     def apply(
-        self, losses: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
-    ) -> Float[Tensor, "tokens"]:
+        self, losses: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
+    ) -> Float[Tensor, " tokens"]:
         raise NotImplementedError
 
 
@@ -64,8 +64,8 @@ class ClipCov(Selection):
             raise ValueError(f"clip_cov: needs low < high, not {self.low} and {self.high}")
 
     def select(
-        self, old_logprobs: Float[Tensor, "tokens"], advantages: Float[Tensor, "tokens"], seed: int
-    ) -> Bool[Tensor, "tokens"]:
+        self, old_logprobs: Float[Tensor, " tokens"], advantages: Float[Tensor, " tokens"], seed: int
+    ) -> Bool[Tensor, " tokens"]:
         chosen = torch.zeros_like(advantages, dtype=torch.bool)
         if not advantages.numel():
             return chosen
@@ -77,8 +77,8 @@ class ClipCov(Selection):
         return chosen
 
     def apply(
-        self, losses: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
-    ) -> Float[Tensor, "tokens"]:
+        self, losses: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
+    ) -> Float[Tensor, " tokens"]:
         assert signals.selected is not None
         return torch.where(signals.selected, 0.0, losses)
 
@@ -101,8 +101,8 @@ class KLCov(Selection):
             raise ValueError(f"kl_cov: the coefficient must be more than 0 and finite, not {self.coefficient}")
 
     def select(
-        self, old_logprobs: Float[Tensor, "tokens"], advantages: Float[Tensor, "tokens"], seed: int
-    ) -> Bool[Tensor, "tokens"]:
+        self, old_logprobs: Float[Tensor, " tokens"], advantages: Float[Tensor, " tokens"], seed: int
+    ) -> Bool[Tensor, " tokens"]:
         chosen = torch.zeros_like(advantages, dtype=torch.bool)
         if not advantages.numel():
             return chosen
@@ -118,14 +118,14 @@ class KLCov(Selection):
         return chosen & (shared.max() > 0.0)
 
     def apply(
-        self, losses: Float[Tensor, "tokens"], logprobs: Float[Tensor, "tokens"], signals: Signals
-    ) -> Float[Tensor, "tokens"]:
+        self, losses: Float[Tensor, " tokens"], logprobs: Float[Tensor, " tokens"], signals: Signals
+    ) -> Float[Tensor, " tokens"]:
         assert signals.selected is not None
         moved = token_log_ratio(logprobs, signals).abs()
         return losses + torch.where(signals.selected, self.coefficient * moved, 0.0)
 
 
-def _lots(logprobs: Float[Tensor, "tokens"], seed: int) -> Float[Tensor, "tokens"]:
+def _lots(logprobs: Float[Tensor, " tokens"], seed: int) -> Float[Tensor, " tokens"]:
     """A draw of every token from its own log-probability and the seed, uniform in [0, 1).
 
     It does not depend on where the token stands, so neither order nor micro-batches move the selection.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
-def soft_overlong_penalty(lengths: Int[Tensor, "episodes"], max_length: int, cache: int) -> Float[Tensor, "episodes"]:
+def soft_overlong_penalty(lengths: Int[Tensor, " episodes"], max_length: int, cache: int) -> Float[Tensor, " episodes"]:
     """The soft overlong punishment of DAPO, arXiv 2503.14476 eq. 13, in [-1, 0]; float64.
 
     0 up to max_length - cache tokens, then down linearly to -1 at max_length, and -1 beyond. A cache of 0 is a cliff:
@@ -24,7 +24,7 @@ def soft_overlong_penalty(lengths: Int[Tensor, "episodes"], max_length: int, cac
     return -(exceed / cache).clamp(0.0, 1.0)
 
 
-def missing_end_penalty(truncated: Bool[Tensor, "episodes"], penalty: float) -> Float[Tensor, "episodes"]:
+def missing_end_penalty(truncated: Bool[Tensor, " episodes"], penalty: float) -> Float[Tensor, " episodes"]:
     """-penalty for an answer that a limit cut off before its stop token, else 0; float64. Raises ValueError for penalty ≤ 0."""
     if not 0.0 < penalty < float("inf"):
         raise ValueError(f"missing end: the penalty must be more than 0 and finite, not {penalty}")

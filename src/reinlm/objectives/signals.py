@@ -20,22 +20,22 @@ class Signals:
     """Constants about N tokens, none with a gradient, each named by its source."""
 
     layout: Layout
-    advantages: Float[Tensor, "tokens"]
-    weights: Float[Tensor, "tokens"]
+    advantages: Float[Tensor, " tokens"]
+    weights: Float[Tensor, " tokens"]
     """From counts over the whole optimizer step; they sum over its slices."""
-    old_logprobs: Float[Tensor, "tokens"] | None = None
+    old_logprobs: Float[Tensor, " tokens"] | None = None
     """By the trained weights at the start of the update. None: this is its only step, so they are the current ones."""
-    rollout_logprobs: Float[Tensor, "tokens"] | None = None
+    rollout_logprobs: Float[Tensor, " tokens"] | None = None
     """By the sampling engine."""
-    ref_logprobs: Float[Tensor, "tokens"] | None = None
+    ref_logprobs: Float[Tensor, " tokens"] | None = None
     """By the reference model."""
-    correction: Float[Tensor, "tokens"] | None = None
+    correction: Float[Tensor, " tokens"] | None = None
     """What multiplies the gated loss of each token, for samples of another policy."""
-    selected: Bool[Tensor, "tokens"] | None = None
+    selected: Bool[Tensor, " tokens"] | None = None
     """Tokens that a selection over the whole step has chosen."""
-    returns: Float[Tensor, "tokens"] | None = None
+    returns: Float[Tensor, " tokens"] | None = None
     """What the critic learns to predict."""
-    old_values: Float[Tensor, "tokens"] | None = None
+    old_values: Float[Tensor, " tokens"] | None = None
     """By the critic's weights at the start of the update."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Signals:
                 if value.requires_grad:
                     raise ValueError(f"{item.name} carries a gradient; the log-probabilities alone may: detach it")
 
-    def select(self, sequences: Int[Tensor, "chosen"]) -> Signals:
+    def select(self, sequences: Int[Tensor, " chosen"]) -> Signals:
         """The signals of some sequences, weights unchanged."""
         layout, tokens = self.layout.select(sequences)
         return self._map(layout, lambda x: x[tokens])

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class _Steps:
     """The episodes of a batch as trajectories, time first: a column an episode."""
 
-    rewards: Float[Tensor, "steps episodes"]
-    values: Float[Tensor, "steps episodes"]
-    next_values: Float[Tensor, "steps episodes"]
-    terminated: Bool[Tensor, "steps episodes"]
-    truncated: Bool[Tensor, "steps episodes"]
+    rewards: Float[Tensor, " steps episodes"]
+    values: Float[Tensor, " steps episodes"]
+    next_values: Float[Tensor, " steps episodes"]
+    terminated: Bool[Tensor, " steps episodes"]
+    truncated: Bool[Tensor, " steps episodes"]
 
 
-def landed_rewards(feedback: Feedback) -> Float[Tensor, "tokens"]:
+def landed_rewards(feedback: Feedback) -> Float[Tensor, " tokens"]:
     """Every reward on its token: the outcome on the last one, process and token rewards on theirs."""
     layout = feedback.layout
     outcome = torch.where(feedback.rewards.isnan(), 0.0, feedback.rewards)
@@ -72,14 +72,14 @@ def _trajectories(feedback: Feedback, name: str, bootstrap: bool) -> _Steps:
     )
 
 
-def _tokens(padded: Tensor, feedback: Feedback) -> Float[Tensor, "tokens"]:
+def _tokens(padded: Tensor, feedback: Feedback) -> Float[Tensor, " tokens"]:
     """Back to tokens, 0 where the episode got no reward."""
     return torch.where(feedback.given, feedback.layout.unpad(padded, "episode"), 0.0)
 
 
 def discounted_returns(
-    rewards: Float[Tensor, "tokens"], layout: Layout, discount: float = 1.0
-) -> Float[Tensor, "tokens"]:
+    rewards: Float[Tensor, " tokens"], layout: Layout, discount: float = 1.0
+) -> Float[Tensor, " tokens"]:
     """G_t = R_t + discount · G_{t+1} within every episode: the λ-return with λ = 1 and no values."""
     padded = layout.pad(rewards, "episode")
     never = torch.zeros_like(padded, dtype=torch.bool)
@@ -98,7 +98,7 @@ class Returns(Advantage):
     def __post_init__(self) -> None:
         check_fraction("returns: discount", self.discount)
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         returns = discounted_returns(landed_rewards(feedback), feedback.layout, self.discount)
         return torch.where(feedback.given, returns, 0.0)
 
@@ -129,20 +129,20 @@ class GAE(Advantage):
         if self.length_adaptive is not None and not self.length_adaptive > 0.0:
             raise ValueError(f"gae: length_adaptive must be more than 0, not {self.length_adaptive}")
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self._estimate(feedback, self._policy_smoothing(feedback.layout))
 
-    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         own = self._policy_smoothing(feedback.layout) if self.critic_smoothing is None else self.critic_smoothing
         advantages = self._estimate(feedback, own)
         return advantages + cast("Tensor", feedback.values)
 
-    def _policy_smoothing(self, layout: Layout) -> float | Float[Tensor, "episodes"]:
+    def _policy_smoothing(self, layout: Layout) -> float | Float[Tensor, " episodes"]:
         if self.length_adaptive is None:
             return self.smoothing
         return adaptive_smoothing(layout.count("episode"), self.length_adaptive)
 
-    def _estimate(self, feedback: Feedback, smoothing: float | Tensor) -> Float[Tensor, "tokens"]:
+    def _estimate(self, feedback: Feedback, smoothing: float | Tensor) -> Float[Tensor, " tokens"]:
         s = _trajectories(feedback, "GAE", self.bootstrap_truncated)
         padded = gae(
             s.rewards,
@@ -156,7 +156,7 @@ class GAE(Advantage):
         return _tokens(padded, feedback)
 
 
-def adaptive_smoothing(lengths: Int[Tensor, "episodes"], alpha: float) -> Float[Tensor, "episodes"]:
+def adaptive_smoothing(lengths: Int[Tensor, " episodes"], alpha: float) -> Float[Tensor, " episodes"]:
     """λ = 1 - 1 / (α · L), clamped to [0, 1]; float64. VAPO, arXiv 2504.05118."""
     return (1.0 - 1.0 / (alpha * lengths.double().clamp(min=1.0))).clamp(0.0, 1.0)
 
@@ -177,13 +177,13 @@ class NStep(Advantage):
         if self.n < 1:
             raise ValueError(f"n_step: n must be at least 1, not {self.n}")
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self._returns(feedback, lambda s: s.values)
 
-    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self._returns(feedback, lambda s: torch.zeros_like(s.values))
 
-    def _returns(self, feedback: Feedback, baseline: Callable[[_Steps], Tensor]) -> Float[Tensor, "tokens"]:
+    def _returns(self, feedback: Feedback, baseline: Callable[[_Steps], Tensor]) -> Float[Tensor, " tokens"]:
         s = _trajectories(feedback, "n-step", self.bootstrap_truncated)
         returns = n_step_returns(s.rewards, s.next_values, s.terminated, s.truncated, discount=self.discount, n=self.n)
         return _tokens(returns - baseline(s), feedback)
@@ -210,10 +210,10 @@ class VTrace(Advantage):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"vtrace: {name} must be more than 0, not {getattr(self, name)}")
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return _tokens(self._estimate(feedback)[1], feedback)
 
-    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return _tokens(self._estimate(feedback)[0], feedback)
 
     def _estimate(self, feedback: Feedback) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ class VTrace(Advantage):
         )
 
 
-def whiten(x: Float[Tensor, "items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, "items"]:
+def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, " items"]:
     """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
 
     The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
@@ -275,7 +275,7 @@ class Whitened(Advantage):
     def sums_rewards(self) -> bool:  # type: ignore[override]
         return self.advantage.sums_rewards
 
-    def __call__(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         advantages, layout = self.advantage(feedback), feedback.layout
         if self.by == "token":
             kept = feedback.given
@@ -284,5 +284,5 @@ class Whitened(Advantage):
         episodes = layout.mean(advantages, "episode")
         return layout.expand(episodes.masked_scatter(scored, whiten(episodes[scored], bessel=self.bessel)), "episode")
 
-    def targets(self, feedback: Feedback) -> Float[Tensor, "tokens"]:
+    def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self.advantage.targets(feedback)

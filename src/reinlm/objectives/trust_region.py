@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def conjugate_gradient(
     product: Callable[[Tensor], Tensor],
-    gradient: Float[Tensor, "parameters"],
+    gradient: Float[Tensor, " parameters"],
     iterations: int = 10,
     tolerance: float = 1e-10,
-) -> Float[Tensor, "parameters"]:
+) -> Float[Tensor, " parameters"]:
     """x with F x ≈ gradient, from x = 0, where `product(v)` is F v for a positive definite F (give it its damping).
 
     Ends early once the squared residual is below `tolerance`; a zero gradient gives exactly 0.
@@ -40,8 +40,8 @@ def conjugate_gradient(
 
 
 def full_step(
-    direction: Float[Tensor, "parameters"], image: Float[Tensor, "parameters"], divergence: float
-) -> Float[Tensor, "parameters"]:
+    direction: Float[Tensor, " parameters"], image: Float[Tensor, " parameters"], divergence: float
+) -> Float[Tensor, " parameters"]:
     """sqrt(2δ / xᵀFx) · x: the longest step along x that the quadratic model of the divergence puts at δ.
 
     `image` is F x. A direction without curvature gives 0. Raises ValueError for δ ≤ 0.
@@ -56,11 +56,11 @@ def full_step(
 
 def line_search(
     attempt: Callable[[Tensor], tuple[float, float]],
-    step: Float[Tensor, "parameters"],
+    step: Float[Tensor, " parameters"],
     divergence: float,
     backtracks: int = 10,
     shrink: float = 0.8,
-) -> Float[Tensor, "parameters"] | None:
+) -> Float[Tensor, " parameters"] | None:
     """The first of step · shrink^j, j = 0 … backtracks - 1, that improves within the trust region; None: not one did.
 
     `attempt(step)` gives (surrogate improvement, measured divergence); one that is not finite is refused.

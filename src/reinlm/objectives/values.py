@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def value_loss(
-    values: Float[Tensor, "*shape"],
-    returns: Float[Tensor, "*shape"],
-    old_values: Float[Tensor, "*shape"] | None = None,
+    values: Float[Tensor, " *shape"],
+    returns: Float[Tensor, " *shape"],
+    old_values: Float[Tensor, " *shape"] | None = None,
     clip: float | None = None,
-) -> Float[Tensor, "*shape"]:
+) -> Float[Tensor, " *shape"]:
     """½ · max( (V - R)², (V_old + clamp(V - V_old, ±clip) - R)² ), per item; without `clip` ½ (V - R)².
 
     `returns` and `old_values` are constants. The gradient is 0 where the clipped branch is the larger one and at its bound.
@@ -34,7 +34,7 @@ def value_loss(
     return torch.maximum(plain, (clipped - returns).square()) / 2.0
 
 
-def explained_variance(values: Float[Tensor, "items"], returns: Float[Tensor, "items"]) -> Float[Tensor, ""]:
+def explained_variance(values: Float[Tensor, " items"], returns: Float[Tensor, " items"]) -> Float[Tensor, ""]:
     """1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, negative for worse. NaN where all returns are equal."""
     spread = returns.var(correction=0) if returns.numel() else returns.new_zeros(())
     if float(spread) == 0.0:

@@ -185,7 +185,7 @@ class _Slot:
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
         command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(read), paths]
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  this interpreter, running this package
                 command,
                 pass_fds=(theirs.fileno(), read),
                 stdin=subprocess.DEVNULL,
@@ -219,7 +219,7 @@ class _Slot:
             body = None
         if body is None:
             return self._finish(self._epitaph())
-        message = pickle.loads(body)
+        message = pickle.loads(body)  # noqa: S301  replaced by a closed format in the commits that follow
         if self._loading and isinstance(message, Parameters):
             self._loaded.add(self._job.key)
             self._loading = False
