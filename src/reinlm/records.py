@@ -1,132 +1,218 @@
-"""One noun a stage: what flows from a prompt to an update.
+"""One noun a stage: what flows from a task to an update.
 
-    Prompt -> Rollout -> RolloutGroup -> ScoredGroup -> TrainBatch -> update
+    Task -> Rollout (of Segments) -> RolloutGroup -> ScoredGroup -> reinlm.batches.TokenBatch -> update
 
-Every record is frozen, and a later stage never overwrites an earlier one's field. This module imports no torch when it
-is loaded, so that reward workers and data tools stay light.
+Every record is frozen, and a later stage never overwrites an earlier one's field. Tokens are held in columns: NumPy arrays
+with an entry for each token, 14 bytes a sampled token without extras. This module imports no torch, so that reward workers
+and data tools stay light.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from reinlm.objectives import Feedback, Layout
+import numpy as np
 
 Message = Mapping[str, Any]
 """A chat message as Hugging Face writes it: `{"role": "user", "content": "2+2?"}`."""
 
-End = Literal["stop", "length", "environment", "error"]
-"""Why a segment ended: the model said stop, a limit cut it off, the task ended, or something broke."""
+Content = str | tuple[Message, ...]
+"""Plain text, or chat messages."""
+
+Array = np.ndarray[Any, Any]
+
+NO_TURN = -1
+"""In `Segment.turns`: the policy did not choose this token."""
+
+
+# ---------------------------------------------------------------------------------------------------- per-token columns
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """One question to the policy, as the user wrote it and as the model reads it.
+class Column:
+    """The declaration of a per-token column: it then flows from the engine to the loss, the logs and replay.
 
     Example:
-        Prompt(id="train.jsonl:1", content="12+30=", token_ids=(5, 6, 14, 7, 4, 15), columns={"answer": "42"})
+        declare_column(Column("difficulty", "float32", meaning="how hard the task's author finds this token"))
+    """
+
+    name: str
+    dtype: str
+    """NumPy's name of the type of an entry: "float32", "int16", …"""
+    over: Literal["chosen", "all"] = "chosen"
+    """One entry for each token that the policy chose, or for each token of the segment."""
+    missing: float | int | None = None
+    """What stands in a batch for segments without the column; None: then every segment of a batch needs it."""
+    meaning: str = ""
+
+
+COLUMNS: dict[str, Column] = {}
+"""Every per-token column by its name; `declare_column` adds to it."""
+
+
+def declare_column(column: Column) -> Column:
+    """Make a per-token column known. Raises ValueError for a name that is declared otherwise already."""
+    if COLUMNS.setdefault(column.name, column) != column:
+        raise ValueError(f"the column {column.name!r} is declared already, as {COLUMNS[column.name]}")
+    return column
+
+
+declare_column(
+    Column(
+        "rollout_logprobs",
+        "float32",
+        meaning="the sampling engine's log-probability, in nats, under the distribution that the token was drawn from",
+    )
+)
+declare_column(
+    Column("version", "int32", missing=0, meaning="the policy version that chose the token: optimizer steps before it")
+)
+declare_column(
+    Column("teacher_logprobs", "float32", meaning="a teacher model's log-probability, in nats, at the same temperature")
+)
+declare_column(Column("loss_weight", "float32", missing=1.0, meaning="multiplies the token's weight in the loss"))
+
+
+# ---------------------------------------------------------------------------------------------------- tasks and rollouts
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an environment is reset to: one question, game or problem, as its row says it.
+
+    Example:
+        Task(id="train.jsonl:1", content="12+30=", columns={"answer": "42"})
     """
 
     id: str
     """Where it comes from, for error messages: `FILE:LINE` or `data[INDEX]`. Unique within a data set."""
-    content: str | tuple[Message, ...]
+    content: Content
     """Plain text, or chat messages: what reward functions receive in `prompts`."""
-    token_ids: tuple[int, ...]
-    """What the model reads: the text or the rendered chat template, with its special tokens."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Every other column of the row; they reach reward functions by name."""
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """The distribution that a segment's tokens were drawn from.
+
+    Example:
+        SamplingSettings(temperature=1.0, max_new_tokens=256)
+    """
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    max_new_tokens: int | None = None
+    """Tokens of a turn at most; None where nothing says so."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """A stretch of tokens that the model really saw in one context: prompt, answers, tool output in between.
 
-    Example: a prompt of 3 tokens, then an answer of 2 that ended by the stop token 1:
-        Segment(token_ids=(5, 6, 7, 9, 1), chosen=(False, False, False, True, True),
-                rollout_logprobs=(-0.7, -0.1), versions=(4, 4), end="stop")
+    Example: a prompt of 3 tokens, then an answer of 2:
+        Segment(token_ids=np.array([5, 6, 7, 9, 1], np.int32), turns=np.array([-1, -1, -1, 0, 0], np.int16),
+                columns={"rollout_logprobs": np.array([-0.7, -0.1], np.float32), "version": np.array([4, 4], np.int32)})
     """
 
-    token_ids: tuple[int, ...]
-    """Ids as they were read and sampled, never tokenised again from text; no padding."""
-    chosen: tuple[bool, ...]
-    """True where the policy chose the token. Same length as `token_ids`; the first one is never chosen."""
-    rollout_logprobs: tuple[float, ...]
-    """The sampler's log-probability of each chosen token, under the distribution that it was sampled from."""
-    versions: tuple[int, ...]
-    """The policy version that chose each chosen token: the number of updates made before it."""
-    end: End
+    token_ids: Array
+    """[n] int32: ids as they were read and sampled, never tokenised again from text; no padding."""
+    turns: Array
+    """[n] int16: the turn of the episode in which the policy chose the token, from 0; `NO_TURN` where it did not."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """Per-token columns by their declared names; [chosen, …] or [n, …] as `COLUMNS` says."""
+    sampling: SamplingSettings = SamplingSettings()
 
     def __post_init__(self) -> None:
-        count = sum(self.chosen)
-        if len(self.chosen) != len(self.token_ids):
-            raise ValueError(f"chosen has {len(self.chosen)} entries for {len(self.token_ids)} tokens")
-        if len(self.rollout_logprobs) != count or len(self.versions) != count:
-            raise ValueError(
-                f"{count} chosen tokens need as many rollout_logprobs ({len(self.rollout_logprobs)}) "
-                f"and versions ({len(self.versions)})"
-            )
-        if self.chosen and self.chosen[0]:
+        object.__setattr__(self, "token_ids", _column(self.token_ids, np.int32))
+        object.__setattr__(self, "turns", _column(self.turns, np.int16))
+        if self.turns.shape != self.token_ids.shape or self.token_ids.ndim != 1:
+            raise ValueError(f"turns has shape {self.turns.shape} for token_ids of shape {self.token_ids.shape}")
+        if self.turns.size and self.turns[0] != NO_TURN:
             raise ValueError("the first token of a segment cannot be chosen: nothing stands before it")
+        checked = {name: self._checked(name, values) for name, values in self.columns.items()}
+        object.__setattr__(self, "columns", checked)
+
+    def _checked(self, name: str, values: Array) -> Array:
+        if name not in COLUMNS:
+            raise ValueError(
+                f"no per-token column {name!r} is declared; declared are {', '.join(COLUMNS)} "
+                "(reinlm.records.declare_column adds one)"
+            )
+        column = _column(values, np.dtype(COLUMNS[name].dtype))
+        wanted = len(self) if COLUMNS[name].over == "all" else self.length
+        if column.ndim < 1 or column.shape[0] != wanted:
+            kind = "tokens" if COLUMNS[name].over == "all" else "chosen tokens"
+            raise ValueError(f"the column {name!r} has {column.shape[:1]} entries for {wanted} {kind}")
+        return column
+
+    def __len__(self) -> int:
+        """Tokens, those that the policy did not choose included."""
+        return int(self.token_ids.shape[0])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Segment):
+            return NotImplemented
+        return (
+            np.array_equal(self.token_ids, other.token_ids)
+            and np.array_equal(self.turns, other.turns)
+            and self.sampling == other.sampling
+            and self.columns.keys() == other.columns.keys()
+            and all(same_bits(values, other.columns[name]) for name, values in self.columns.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
 
     @property
-    def positions(self) -> tuple[int, ...]:
+    def chosen(self) -> Array:
+        """[n] bool: where the policy chose the token."""
+        return self.turns != NO_TURN
+
+    @property
+    def positions(self) -> Array:
         """Where the chosen tokens stand in `token_ids`."""
-        return tuple(index for index, chosen in enumerate(self.chosen) if chosen)
+        return np.flatnonzero(self.chosen)
 
     @property
-    def chosen_ids(self) -> tuple[int, ...]:
-        """The ids of the chosen tokens, the stop token included."""
-        return tuple(token for token, chosen in zip(self.token_ids, self.chosen, strict=True) if chosen)
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One episode: what the policy did with a prompt, in one or more segments.
-
-    Example:
-        Rollout(prompt=prompt, segments=(segment,), completion="42")
-    """
-
-    prompt: Prompt
-    segments: tuple[Segment, ...]
-    completion: str | tuple[Message, ...]
-    """What reward functions receive in `completions`: text without special tokens, or assistant messages for a chat."""
-
-    @property
-    def end(self) -> End:
-        """Why the episode ended: the end of its last segment."""
-        return self.segments[-1].end
-
-    @property
-    def truncated(self) -> bool:
-        """A limit cut it off. Never the same thing as having finished."""
-        return self.end == "length"
+    def chosen_ids(self) -> Array:
+        """The ids of the chosen tokens, stop tokens included."""
+        return self.token_ids[self.chosen]
 
     @property
     def length(self) -> int:
         """The number of tokens that the policy chose."""
-        return sum(len(segment.rollout_logprobs) for segment in self.segments)
+        return int(np.count_nonzero(self.chosen))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its columns in bytes."""
+        return sum(int(values.nbytes) for values in (self.token_ids, self.turns, *self.columns.values()))
 
 
-@dataclass(frozen=True)
-class RolloutGroup:
-    """All rollouts of one prompt: the group that group baselines compare within."""
+def _column(values: Any, dtype: Any) -> Array:
+    """A contiguous array that nobody can write to."""
+    array = np.ascontiguousarray(values, dtype=dtype)
+    if array is values or array.base is not None:
+        array = array.view()
+    array.flags.writeable = False
+    return array
 
-    prompt: Prompt
-    rollouts: tuple[Rollout, ...]
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Equal shapes, types and bits; NaN equals NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 @dataclass(frozen=True)
 class RewardEvent:
     """One reward: where it lands, which one it is, and its value before weights.
 
-    Example: a verifier's verdict on the whole answer, and a process reward on the 12th chosen token:
+    Example: a verifier's verdict on the whole episode, and a process reward on the 12th chosen token:
         RewardEvent(name="math", value=1.0), RewardEvent(name="steps", value=0.5, token=11)
     """
 
@@ -138,126 +224,115 @@ class RewardEvent:
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """One episode: what the policy did with a task, in one or more segments.
+
+    How it ended is three facts. An episode that an error ended is neither terminated nor truncated.
+
+    Example:
+        Rollout(task=task, segments=(segment,), completion="42", terminated=True, truncated=False, reason="stop")
+    """
+
+    task: Task
+    segments: tuple[Segment, ...]
+    completion: Content
+    """What reward functions receive in `completions`: text without special tokens, or the messages after the task's."""
+    terminated: bool
+    """The model, or the environment, said that the episode is over."""
+    truncated: bool
+    """A limit cut it off. Never the same thing as having finished."""
+    reason: str
+    """Which one: "stop", "environment"; "length" (tokens of a turn), "context", "turns", "time"; or what the error said."""
+    events: tuple[RewardEvent, ...] = ()
+    """What the environment gave, where it gives rewards of its own."""
+
+    def __post_init__(self) -> None:
+        if self.terminated and self.truncated:
+            raise ValueError("an episode is terminated or truncated, not both")
+        _check_events(self.events, self.length, self.task.id)
+
+    @property
+    def failed(self) -> bool:
+        """An error ended it: `reason` says which. It is in no statistic and no loss."""
+        return not (self.terminated or self.truncated)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the policy chose."""
+        return sum(segment.length for segment in self.segments)
+
+    @property
+    def turns(self) -> int:
+        """The number of turns in which the policy chose a token."""
+        return 1 + max((int(segment.turns.max(initial=NO_TURN)) for segment in self.segments), default=NO_TURN)
+
+    @property
+    def versions(self) -> tuple[int, int] | None:
+        """The oldest and the newest policy version among its tokens; None where no token says its version."""
+        known = [s.columns["version"] for s in self.segments if s.columns.get("version", _NONE).size]
+        return (min(int(v.min()) for v in known), max(int(v.max()) for v in known)) if known else None
+
+
+_NONE = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """All rollouts of one task: the group that group baselines compare within."""
+
+    task: Task
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True)
 class ScoredGroup:
-    """A group with its rewards: for every rollout the events that it earned. No event means no term, not zero."""
+    """A group with its rewards as they were earned. No event means no term, not zero.
+
+    What an algorithm makes of them stands beside them: `shaping` here, charges and advantages in the update.
+    """
 
     group: RolloutGroup
     events: tuple[tuple[RewardEvent, ...], ...]
+    """For every rollout what it earned, from its environment and from the reward functions."""
     baseline: float | None = None
-    """The outcome reward of the policy's greedy answer to the prompt, where an algorithm asks for it."""
+    """The return of the policy's greedy answer to the task, where an algorithm asks for it."""
+    shaping: tuple[tuple[RewardEvent, ...], ...] = ()
+    """For every rollout what the algorithm's shapers add; empty where it has none."""
 
     def __post_init__(self) -> None:
-        if len(self.events) != len(self.group.rollouts):
-            raise ValueError(
-                f"{len(self.group.rollouts)} rollouts need as many tuples of events, not {len(self.events)}"
-            )
-        for index, (rollout, earned) in enumerate(zip(self.group.rollouts, self.events, strict=True)):
-            for event in earned:
-                if event.token is not None and not 0 <= event.token < rollout.length:
-                    raise ValueError(
-                        f"{self.group.prompt.id}, sample {index}: reward {event.name!r} lands on token {event.token} "
-                        f"of an answer of {rollout.length} tokens"
-                    )
+        rollouts = self.group.rollouts
+        for name, events in (("events", self.events), ("shaping", self.shaping)):
+            if len(events) != len(rollouts) and (events or name == "events"):
+                raise ValueError(f"{len(rollouts)} rollouts need as many tuples of {name}, not {len(events)}")
+            for index, (rollout, earned) in enumerate(zip(rollouts, events, strict=False)):
+                _check_events(earned, rollout.length, f"{self.group.task.id}, sample {index}")
 
     @property
-    def rewards(self) -> tuple[float | None, ...]:
-        """The weighted outcome reward of every rollout; None where no term is left."""
-        return tuple(outcome(events) for events in self.events)
+    def returns(self) -> tuple[float | None, ...]:
+        """The weighted sum of all that every rollout earned, on the whole episode and on tokens; None without a term."""
+        return tuple(total(events) for events in self.events)
+
+    @property
+    def outcomes(self) -> tuple[float | None, ...]:
+        """The weighted sum of what every rollout earned as a whole; None without such a term."""
+        return tuple(total([event for event in events if event.token is None]) for events in self.events)
 
 
-def outcome(events: Sequence[RewardEvent], name: str | None = None) -> float | None:
+def total(events: Sequence[RewardEvent], name: str | None = None) -> float | None:
     """Σ weight · value over the events (of that name), or None where there is none."""
     terms = [event.weight * event.value for event in events if name is None or event.name == name]
     return sum(terms) if terms else None
 
 
-@dataclass(frozen=True)
-class TrainBatch:
-    """Everything that one collection of groups says to the trainer, flat over the N tokens that the policy chose.
-
-    Tensors live on the CPU. `train_batch` makes one from scored groups.
-    """
-
-    sequences: tuple[tuple[int, ...], ...]
-    """S stretches of token ids as the model saw them, prompts included."""
-    positions: tuple[tuple[int, ...], ...]
-    """Where in its sequence every scored token stands, in order."""
-    rollout_logprobs: Float[Tensor, " tokens"]
-    feedback: Feedback
-    """Rewards by episode and token, with the layout that says which token belongs where."""
-
-    @property
-    def layout(self) -> Layout:
-        return self.feedback.layout
+def unweighted(events: Sequence[RewardEvent], name: str) -> float | None:
+    """Σ value over the events of that name, or None where there is none: what a reward function said."""
+    values = [event.value for event in events if event.name == name]
+    return sum(values) if values else None
 
 
-def train_batch(groups: Sequence[ScoredGroup], shaping: Sequence[float] | None = None) -> TrainBatch:
-    """Flatten scored groups. `shaping` is added to the outcome reward of each rollout that has one.
-
-    An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic.
-    Raises ValueError where `shaping` has not one number for each rollout.
-    """
-    import torch
-
-    from reinlm.objectives import Feedback
-
-    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
-    events = [item for group in groups for item in group.events]
-    segments = [segment for rollout in rollouts for segment in rollout.segments]
-    rewards = []
-    step_rewards: list[float] = []
-    step_tokens: list[int] = []
-    start = 0
-    for rollout, earned, added in zip(
-        rollouts, events, [0.0] * len(rollouts) if shaping is None else shaping, strict=True
-    ):
-        whole = [event.weight * event.value for event in earned if event.token is None]
-        rewards.append(sum(whole, start=added) if earned else float("nan"))
-        for event in earned:
-            if event.token is not None:
-                step_rewards.append(event.weight * event.value)
-                step_tokens.append(start + event.token)
-        start += rollout.length
-    feedback = Feedback(
-        layout=_layout(groups),
-        rewards=torch.tensor(rewards, dtype=torch.float64),
-        step_rewards=torch.tensor(step_rewards, dtype=torch.float64) if step_rewards else None,
-        step_tokens=torch.tensor(step_tokens, dtype=torch.long) if step_rewards else None,
-        truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
-        baseline_rewards=torch.tensor(
-            [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
-        ),
-    )
-    logprobs = [value for segment in segments for value in segment.rollout_logprobs]
-    return TrainBatch(
-        sequences=tuple(segment.token_ids for segment in segments),
-        positions=tuple(segment.positions for segment in segments),
-        rollout_logprobs=torch.tensor(logprobs, dtype=torch.float32),
-        feedback=feedback,
-    )
-
-
-def _layout(groups: Sequence[ScoredGroup]) -> Layout:
-    """Token ⊂ turn ⊂ segment ⊂ rollout ⊂ group."""
-    import torch
-
-    from reinlm.objectives import Layout
-
-    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
-    segments = [segment for rollout in rollouts for segment in rollout.segments]
-    turn_of_token: list[int] = []
-    sequence_of_turn: list[int] = []
-    for index, segment in enumerate(segments):
-        before = -1
-        for place in segment.positions:
-            if before < 0 or place != before + 1:
-                sequence_of_turn.append(index)
-            turn_of_token.append(len(sequence_of_turn) - 1)
-            before = place
-    return Layout(
-        turn_of_token=torch.tensor(turn_of_token, dtype=torch.long),
-        sequence_of_turn=torch.tensor(sequence_of_turn, dtype=torch.long),
-        episode_of_sequence=torch.tensor([e for e, r in enumerate(rollouts) for _ in r.segments], dtype=torch.long),
-        group_of_episode=torch.tensor([g for g, group in enumerate(groups) for _ in group.events], dtype=torch.long),
-        groups=len(groups),
-    )
+def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> None:
+    for event in events:
+        if event.token is not None and not 0 <= event.token < length:
+            raise ValueError(
+                f"{where}: reward {event.name!r} lands on token {event.token} of an answer of {length} tokens"
+            )
