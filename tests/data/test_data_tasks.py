@@ -50,9 +50,7 @@ def test_a_prompt_that_writes_bos_itself_gets_no_second_one(tokenizer):
 def test_messages_are_rendered_by_the_chat_template_up_to_the_answer(chatml, llama):
     (task,) = load(chatml, [{"prompt": [USER]}])
     assert task.content == (USER,)
-    assert read(chatml, task) == (
-        "<|im_start|>user\nWhat is two plus three?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert read(chatml, task) == ("<|im_start|>user\nWhat is two plus three?<|im_end|>\n<|im_start|>assistant\n")
     (task,) = load(llama, [{"prompt": [USER]}])
     assert read(llama, task) == ("<s><|head|>user\n\nWhat is two plus three?<|eot|><|head|>assistant\n\n")
 
@@ -88,7 +86,9 @@ def test_a_chat_keeps_its_own_system_message(chatml):
 
 def test_template_arguments_reach_the_chat_template(chatml):
     (task,) = load(chatml, [{"prompt": [USER]}], chat_template_kwargs={"no_thinking": True})
-    assert read(chatml, task, chat_template_kwargs={"no_thinking": True}).endswith("<|im_start|>assistant\n<think></think>")
+    assert read(chatml, task, chat_template_kwargs={"no_thinking": True}).endswith(
+        "<|im_start|>assistant\n<think></think>"
+    )
 
 
 def test_a_prompt_template_may_name_any_column(tokenizer, chatml):
@@ -196,7 +196,9 @@ def test_columns_are_the_row_s_own_values_and_not_copies_of_them(tokenizer):
 def test_a_renderer_may_stand_for_the_tokenizer_but_not_with_other_options(chatml):
     config = DataConfig(path=[{"prompt": [USER]}], chat_template_kwargs={"no_thinking": True})
     assert len(load_tasks(config, build_renderer(config, chatml))) == 1
-    with pytest.raises(InputError, match=r"chat_template_kwargs=\{'no_thinking': True\} is set, but the renderer given has"):
+    with pytest.raises(
+        InputError, match=r"chat_template_kwargs=\{'no_thinking': True\} is set, but the renderer given has"
+    ):
         load_tasks(config, Renderer(chatml))
 
 

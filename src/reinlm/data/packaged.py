@@ -42,7 +42,8 @@ class PackagedRenderer(Renderer):
             raise InputError(
                 "renderer: renderers needs the package renderers", hint='pip install "reinlm[renderers]"'
             ) from error
-        model = model or MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
+        if model in (None, "auto"):  # the package's own search asks the network about names that it does not list
+            model = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
         if model is None:
             raise InputError(
                 f"renderers knows no model {tokenizer.name_or_path!r}",
