@@ -190,3 +190,15 @@ def feedback(groups: Sequence[ScoredGroup], layout: Layout) -> Feedback:
             [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
         ),
     )
+
+
+def example_batch(examples: Sequence[tuple[Array, Array]]) -> TokenBatch:
+    """Sequences with their own scored tokens, each a group of its own: (token ids [n], which of them are trained [n] bool)."""
+    lengths = torch.tensor([len(ids) for ids, _ in examples], dtype=torch.long)
+    scored = [np.flatnonzero(trained) for _, trained in examples]
+    return TokenBatch(
+        token_ids=torch.from_numpy(_concatenate([ids for ids, _ in examples], np.int32)).to(torch.int32),
+        lengths=lengths,
+        positions=torch.from_numpy(_concatenate(scored, np.int64)),
+        layout=Layout.from_lengths([len(places) for places in scored]),
+    )

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from reinlm.objectives import choice
 from reinlm.objectives.groups import EQUAL
-from reinlm.records import ScoredGroup, outcome
+from reinlm.records import ScoredGroup
+from reinlm.records import total as outcome
 
 
 class GroupFilter(Protocol):

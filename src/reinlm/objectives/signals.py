@@ -84,3 +84,5 @@ class Loss:
 
     value: Float[Tensor, ""]
     metrics: Metrics
+    tokens: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per-token quantities [N] by name, detached: what a log of the update shows."""
