@@ -192,13 +192,20 @@ def feedback(groups: Sequence[ScoredGroup], layout: Layout) -> Feedback:
     )
 
 
-def example_batch(examples: Sequence[tuple[Array, Array]]) -> TokenBatch:
-    """Sequences with their own scored tokens, each a group of its own: (token ids [n], which of them are trained [n] bool)."""
-    lengths = torch.tensor([len(ids) for ids, _ in examples], dtype=torch.long)
-    scored = [np.flatnonzero(trained) for _, trained in examples]
+def example_batch(token_ids: Array, trained: Array, offsets: Array) -> TokenBatch:
+    """Sequences with their own scored tokens, each a group of its own.
+
+    Args:
+        token_ids: [T] sequence after sequence.
+        trained: [T] bool, which tokens are scored; never the first of a sequence.
+        offsets: [S + 1]: sequence i has the tokens from offsets[i] up to offsets[i + 1].
+    """
+    lengths = np.diff(offsets)
+    places = np.flatnonzero(trained)
+    owner = np.repeat(np.arange(len(lengths)), lengths)[places]
     return TokenBatch(
-        token_ids=torch.from_numpy(_concatenate([ids for ids, _ in examples], np.int32)).to(torch.int32),
-        lengths=lengths,
-        positions=torch.from_numpy(_concatenate(scored, np.int64)),
-        layout=Layout.from_lengths([len(places) for places in scored]),
+        token_ids=torch.tensor(token_ids, dtype=torch.int32),
+        lengths=torch.from_numpy(lengths),
+        positions=torch.from_numpy(places - np.asarray(offsets)[owner]),
+        layout=Layout.from_lengths(np.bincount(owner, minlength=len(lengths)).tolist()),
     )
