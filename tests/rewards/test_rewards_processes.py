@@ -14,7 +14,7 @@ import pytest
 from rewards_support import make_group, values, write
 
 from reinlm.errors import RunError
-from reinlm.rewards import TrainerState, build_rewards, processes
+from reinlm.rewards import TrainerState, build_rewards, calls
 
 GROUPS = [make_group("a:1", ["x", "y"], column="c")]
 
@@ -168,7 +168,7 @@ def test_a_worker_that_died_between_two_calls_is_replaced(tmp_path):
 
 
 def test_an_import_that_hangs_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "LOAD_LIMIT", 2.0)
+    monkeypatch.setattr(calls, "LOAD_LIMIT", 2.0)
     file = write(tmp_path, "while True: pass")
     with pytest.raises(ValueError, match="reward 'score': did not finish importing within 2 s"):
         build_rewards(f"{file}:score")
