@@ -15,7 +15,9 @@ from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import ALWAYS, Parameters, file_of, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
-from reinlm.sandbox import Lane, Overrun, Worker, WorkerError, encode
+from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.plain import encode
+from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "reinlm.rewards.service"
 """What the worker processes of rewards serve."""
@@ -145,8 +147,9 @@ def load_into(worker: Worker, key: int, choice: Choice) -> Parameters:
     assert choice.source is not None
     source = {**vars(choice.source), "options": dict(choice.source.options)}
     try:
+        worker.start()
         found = worker.call("load", {"key": key, "source": encode(source)}, LOAD_LIMIT, _read_parameters)
-    except Overrun:
+    except OverrunError:
         raise WorkerError(f"did not finish importing within {LOAD_LIMIT:g} s") from None
     if isinstance(found, InputError):
         raise about(choice.name, found)

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,8 @@ from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, a
 from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
 from reinlm.rewards.values import Failure, TrainerState
-from reinlm.sandbox import IN_WORKER, Lane, WorkerError
+from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.worker import IN_WORKER, WorkerError
 
 _CallMode = Literal["group", "batch"]
 
@@ -82,7 +83,9 @@ class RewardSet:
         columns = _columns(prompts)
         self._require(prompts, columns)
         for name in (*columns, "prompts"):
-            taking = [reward for reward in self._rewards if prompts and reward.in_worker and name in reward.names(columns)]
+            taking = [
+                reward for reward in self._rewards if prompts and reward.in_worker and name in reward.names(columns)
+            ]
             for prompt in prompts if taking else ():
                 taking[0].encode(name, messages(prompt.content) if name == "prompts" else prompt.columns.get(name))
 
@@ -187,7 +190,9 @@ class RewardSet:
             raise
         return [begun[index] for index in range(len(tasks))]
 
-    def _calls(self, reward: Reward, samples: Sequence[Sample], columns: Sequence[str], state: TrainerState) -> list[Call]:
+    def _calls(
+        self, reward: Reward, samples: Sequence[Sample], columns: Sequence[str], state: TrainerState
+    ) -> list[Call]:
         """The calls that score the samples: one for all of them, or for a built-in reward one each."""
         names = reward.names(columns)
         parts = [[sample] for sample in samples] if isinstance(reward.function, Builtin) else [samples]
@@ -301,7 +306,7 @@ def _ready(key: int, choice: Choice, limit: float | None, checks: Lane, here: La
         raise about(choice.name, error) from error
 
 
-def _made_at_once(task: Any) -> Future[list[Events]]:
+def _made_at_once(task: Callable[[None], list[Events]]) -> Future[list[Events]]:
     future: Future[list[Events]] = Future()
     try:
         future.set_result(task(None))

@@ -29,7 +29,9 @@ class Lane:
 
     def __init__(self, service: str, width: int = 1) -> None:
         self._workers = [Worker(service) for _ in range(width)]
-        self._idle: LifoQueue[Worker] = LifoQueue()  # the last one used first: a second process starts when it is needed
+        self._idle: LifoQueue[Worker] = (
+            LifoQueue()
+        )  # the last one used first: a second process starts when it is needed
         for worker in self._workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(width)

@@ -21,7 +21,7 @@ from reinlm.errors import InputError
 
 _TAG = "$"
 _AS_THEY_ARE = frozenset({type(None), bool, float, str})
-_WIDTH = 1024  # bits; Python refuses to write and read integers of many thousand digits in decimal
+_LARGE = 1 << 1024  # Python refuses to write and read integers of many thousand digits in decimal
 
 
 def encode(value: Any) -> Any:
@@ -41,7 +41,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value that `encode` was given; ValueError where `value` did not come from it."""
+    """The value that `encode` was given; ValueError names a type that is not in the list."""
     if isinstance(value, list):
         return value if _same(value) else [decode(item) for item in value]
     if not isinstance(value, dict):
@@ -49,7 +49,7 @@ def decode(value: Any) -> Any:
     if _TAG not in value:
         return {key: decode(item) for key, item in value.items()}
     kind = value[_TAG]
-    if kind not in _DECODERS:
+    if not isinstance(kind, str) or kind not in _DECODERS:
         raise ValueError(f"unknown type {kind!r}")
     return _DECODERS[kind](decode(value["v"]))
 
@@ -59,7 +59,7 @@ def _encode(value: Any) -> Any:
     if kind in _AS_THEY_ARE:
         return value
     if kind is int:
-        return value if value.bit_length() < _WIDTH else {_TAG: "int", "v": hex(value)}
+        return value if abs(value) < _LARGE else {_TAG: "int", "v": hex(value)}
     if kind is list:
         return value if _same(value) else [_encode(item) for item in value]
     if kind is dict:
@@ -88,7 +88,7 @@ def _same(values: list[Any]) -> bool:
     """Whether a list is JSON as it stands, found without a call for each token id: text alone, or small integers."""
     kinds = set(map(type, values))
     if kinds == {int}:
-        return max(values).bit_length() < _WIDTH and min(values).bit_length() < _WIDTH
+        return bool(max(max(values), -min(values)) < _LARGE)
     return kinds <= _AS_THEY_ARE
 
 

@@ -40,7 +40,7 @@ class WorkerError(Exception):
         self.hint = hint
 
 
-class Overrun(WorkerError):
+class OverrunError(WorkerError):
     """The call took longer than its limit, and the process was killed."""
 
 
@@ -51,6 +51,7 @@ class Worker:
 
     Example:
         worker = Worker("reinlm.rewards.service")
+        worker.start()
         entries = worker.call("call", {"key": 0, "arguments": arguments, "count": 8}, limit=60.0)
     """
 
@@ -83,7 +84,7 @@ class Worker:
     def call(
         self, method: str, arguments: Mapping[str, Any], limit: float, read: Callable[[Any], T] = lambda value: value
     ) -> T:
-        """What `read` makes of the method's result.
+        """What `read` makes of the method's result. Call `start` first: `prepared` then tells what is loaded.
 
         Args:
             arguments: keywords, each a value that `encode` gave.
@@ -91,10 +92,9 @@ class Worker:
             read: checks the shape of the result, which is JSON of any shape; ValueError where it is wrong.
 
         Raises:
-            Overrun: no reply within the limit.
+            OverrunError: no reply within the limit.
             WorkerError: the method raised, the process ended, or it sent something else than one reply to this call.
         """
-        self.start()
         value = self._exchange(method, arguments, limit)
         try:
             result = read(value)
@@ -199,7 +199,7 @@ class Worker:
 
     def _overrun(self, limit: float) -> NoReturn:
         self.kill()
-        raise Overrun(f"overran its time limit of {limit:g} s", hint="make it faster, or raise time_limit")
+        raise OverrunError(f"overran its time limit of {limit:g} s", hint="make it faster, or raise time_limit")
 
     def _ended(self) -> NoReturn:
         """Say how the process ended, or that it lives on without its socket."""
