@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import wait
 from typing import Any, NoReturn, TypeVar
 
 from reinlm.errors import RunError
@@ -70,13 +69,14 @@ class Worker:
 
     def start(self) -> None:
         """Make sure that the process runs and has sent nothing since its last call."""
-        if self._channel is not None:
-            if wait([self._channel], timeout=0):
+        if self._channel is not None and self._process is not None:
+            self._channel.setblocking(False)
+            data = None
+            with suppress(OSError):  # nothing to read
                 data = self._channel.recv(64)
-                if data:
-                    self._refuse(f"sent {reprlib.repr(data)} while no call was in flight")
-                self.kill()  # it ended, or closed its socket, between two calls
-            elif self._process is not None and self._process.poll() is not None:
+            if data:
+                self._refuse(f"sent {reprlib.repr(data)} while no call was in flight")
+            if data is not None or self._process.poll() is not None:  # it closed its socket, or ended
                 self.kill()
         if self._process is None:
             self._spawn()
@@ -179,18 +179,20 @@ class Worker:
             if self.stop.is_set():
                 self.kill()
                 raise WorkerError("was interrupted")
-            if wait([self._channel], timeout=max(0.0, min(patience, _LOOK_INTERVAL))):
-                try:
-                    data = self._channel.recv(1 << 20)
-                except OSError:
-                    data = b""
-                if not data:
-                    self._ended()
-                self._frames.feed(data)
-            elif self._process.poll() is not None and not wait([self._channel], timeout=0):
-                self._ended()  # a process that it started holds the socket open
-            elif patience <= 0:
+            if patience <= 0:
                 self._overrun(limit)
+            self._channel.settimeout(min(patience, _LOOK_INTERVAL))
+            try:
+                data = self._channel.recv(1 << 20)
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    self._ended()  # a process that it started holds the socket open
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._ended()
+            self._frames.feed(data)
         return body
 
     def _refuse(self, text: str) -> NoReturn:
@@ -223,8 +225,7 @@ def _read_reply(body: bytes) -> tuple[int, str, Any]:
     except (ValueError, RecursionError):
         raise ValueError(f"a frame that is no JSON: {reprlib.repr(body[:64])}") from None
     match reply:
-        case [int(number), "value", value] if number is not True and number is not False:
-            return number, "value", value
-        case [int(number), "raised", str(text)] if number is not True and number is not False:
-            return number, "raised", text
+        case [number, "value" | "raised" as kind, value] if type(number) is int:
+            if kind == "value" or isinstance(value, str):
+                return number, kind, value
     raise ValueError(f"a message of an unknown shape: {reprlib.repr(reply)}")
