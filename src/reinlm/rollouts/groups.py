@@ -113,11 +113,9 @@ def sample_groups(
     return _merged(scored)
 
 
-async def run_group(
-    episodes: Episodes, task: Task, *, group_size: int, name: str, order: Order | None = None
-) -> RolloutGroup:
+async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:
     """Several episodes of one task, named `NAME/0`, `NAME/1`, …; see `run_episode` for what it raises."""
-    wave = Wave(episodes.engine, group_size, order or episodes.order)
+    wave = Wave(episodes.engine, group_size, episodes.order)
     return await _group(episodes, task, name, wave.seats, lambda: None)
 
 

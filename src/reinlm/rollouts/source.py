@@ -142,6 +142,8 @@ class Source:
         self, groups: Sequence[ScoredGroup], tag: str, state: TrainerState | None, phases: Phases
     ) -> list[ScoredGroup]:
         """The groups with the return of the policy's greedy answer to each task."""
+        if not groups:
+            return []
         greedy = replace(self.episodes, sampling=replace(self.episodes.sampling, temperature=0.0))
         tasks = [group.group.task for group in groups]
         found = self._sample(tasks, 1, f"{tag}/greedy", state, phases, greedy)
