@@ -1,1 +1,6 @@
-"""Tasks that need no data from outside."""
+"""What a policy acts in: questions of one turn, and users' environments of several. Needs no torch."""
+
+from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
+from reinlm.environments.question import Question
+
+__all__ = ["Action", "Environment", "MakeEnvironment", "Observation", "Question", "StepResult"]
