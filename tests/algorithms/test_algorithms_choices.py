@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from reinlm.algorithms.grpo import grpo
 from reinlm.algorithms.gspo import gspo
 from reinlm.errors import InputError
 from reinlm.objectives import (
+    GAE,
     KL,
     Clip,
     ConstantBudget,
@@ -305,3 +307,25 @@ def test_a_recipe_that_names_no_algorithm_is_told_how(spec, message):
     with pytest.raises(InputError) as error:
         resolve(spec)
     assert (error.value.message, "base: grpo" in error.value.hint) == (message, True)
+
+
+# ------------------------------------------------------------------------------------------------ earlier names
+
+
+def test_a_recipe_of_0_1_names_the_same_algorithms(recwarn):
+    """Every named algorithm as version 0.1 described it: what it says now differs in spelling alone."""
+    recorded = json.loads((Path(__file__).parent / "named_0.1.json").read_text())
+    assert len(recorded) == 14
+    for name, tree in recorded.items():
+        assert resolve(tree) == algorithm(name)
+    assert {warning.category for warning in recwarn} == {FutureWarning}
+
+
+def test_an_earlier_name_of_a_value_is_read_and_told_the_new_one():
+    with pytest.warns(FutureWarning, match=r"^gae: smoothing is named gae_lambda; say gae_lambda$"):
+        mine = algorithm("ppo", advantage={"gae": {"smoothing": 0.5}})
+    assert mine.advantage == GAE(gae_lambda=0.5)
+    with pytest.raises(InputError, match=r"^gae: discount and gamma are one value, given twice"):
+        algorithm("ppo", advantage={"gae": {"discount": 0.5, "gamma": 0.5}})
+    with pytest.raises(InputError, match=r"^unknown value of clip 'smoothing'"):
+        algorithm("ppo", gate={"clip": {"smoothing": 0.5}})

@@ -155,7 +155,7 @@ def test_every_rung_has_a_card_and_stands_on_another():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"advantage": {"whitened": {"gae": {"smoothing": 0.9}}}, "critic": "critic"},
+        {"advantage": {"whitened": {"gae": {"gae_lambda": 0.9}}}, "critic": "critic"},
         {"advantage": {"whitened": {"advantage": "group_center", "by": "episode"}}},
         {"advantage": {"whitened": ["returns", "episode", True]}},
         {"advantage": {"n_step": 3}, "critic": {"clip": None}},

@@ -58,7 +58,7 @@ _TELLING = {
     "truncated_weight": ("cap", "floor"),
     "constant_budget": ("length",),
     "off_policy": ("threshold",),
-    "gae": ("discount", "smoothing"),
+    "gae": ("gamma", "gae_lambda"),
 }
 """Values that a short form gives."""
 

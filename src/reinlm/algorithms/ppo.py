@@ -29,7 +29,7 @@ def ppo() -> Algorithm:
     """
     return replace(
         reinforce(),
-        advantage=Whitened(GAE(discount=1.0, smoothing=0.95, bootstrap_truncated=False)),
+        advantage=Whitened(GAE(gamma=1.0, gae_lambda=0.95, bootstrap_truncated=False)),
         gate=Clip(0.2, 0.2),
         weights=token_mean,
         kl=KL(estimator="k1", coefficient=0.05, placement="token_reward"),

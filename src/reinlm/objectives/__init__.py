@@ -81,7 +81,7 @@ from reinlm.objectives.temporal import (
     Returns,
     VTrace,
     Whitened,
-    adaptive_smoothing,
+    adaptive_lambda,
     discounted_returns,
     whiten,
 )
@@ -142,7 +142,7 @@ __all__ = [
     "VTrace",
     "Whitened",
     "ZieglerRule",
-    "adaptive_smoothing",
+    "adaptive_lambda",
     "admissible_rollouts",
     "choice",
     "clip_surrogate",
