@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, algorithm, describe, resolve
+from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, Updates, algorithm, describe, resolve
 from reinlm.algorithms.dapo import dapo
 from reinlm.algorithms.grpo import grpo
 from reinlm.algorithms.gspo import gspo
@@ -51,12 +51,19 @@ def test_grpo_is_the_papers():
 
 def test_dapo_is_grpo_that_clips_higher_weighs_tokens_alike_filters_and_shapes():
     changed = replace(grpo(), name="dapo", gate=Clip(0.2, 0.28), weights=token_mean, kl=None, source=dapo().source)
+    changed = replace(changed, updates=Updates(minibatches=16))
     assert dapo() == replace(changed, filters=(MixedOutcomes(),), shapers=(SoftOverlong(),))
 
 
 def test_gspo_is_grpo_with_one_ratio_a_sequence_and_its_range():
     assert gspo() == replace(
-        grpo(), name="gspo", ratio=SequenceRatio(), gate=Clip(3e-4, 4e-4), kl=None, source=gspo().source
+        grpo(),
+        name="gspo",
+        ratio=SequenceRatio(),
+        gate=Clip(3e-4, 4e-4),
+        kl=None,
+        updates=Updates(minibatches=4),
+        source=gspo().source,
     )
 
 
@@ -145,7 +152,13 @@ def own_filter(group):
             "kl": None,
             "gate": {"clip": [0.1, 0.9]},
         },
-        {"filters": {"mixed_outcomes": "math"}, "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}}},
+        {
+            "advantage": "group_center",
+            "critic": None,
+            "kl": None,
+            "filters": {"mixed_outcomes": "math"},
+            "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}},
+        },
         {"filters": None, "shapers": None, "weights": "prompt_mean", "ratio": "token"},
     ],
 )
@@ -174,19 +187,23 @@ def test_a_description_spells_every_choice_out():
         "gate": {"clip": {"low": 0.2, "high": 0.28, "dual": None}},
         "weights": "token_mean",
         "corrections": [],
+        "terms": [],
+        "constraints": [],
         "sequence_mask": None,
         "selection": None,
         "entropy": None,
         "critic": None,
         "overlong": "keep",
         "shapers": [{"soft_overlong": {"max_length": None, "cache": 0.2}}],
-        "filters": [{"mixed_outcomes": {"reward": None}}],
+        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": 0.5}}],
         "kl": {
             "estimator": "k3",
             "coefficient": 0.5,
             "anchor": "reference",
             "placement": "loss",
             "controller": None,
+            "direction": None,
+            "allow_reward_alone": False,
         },
     }
     assert describe(algorithm("gspo"))["kl"] is None
@@ -263,7 +280,7 @@ def test_an_unknown_algorithm_is_told_the_nearest():
         ({"kl": {"estimator": "k1"}}, "algorithm grpo: k1 as a loss has no gradient in expectation", None),
         (
             {"kl": {"estimator": "k7"}},
-            "algorithm grpo: unknown KL estimator 'k7'; allowed: full, k1, k2, k3, k3_unbiased",
+            "algorithm grpo: unknown KL estimator 'k7'; allowed: f3_unbiased, full, k1, k2, k3, k3_unbiased",
             None,
         ),
         ({"name": ""}, "name: '' is no name for an algorithm", "a text such as my_grpo"),

@@ -15,7 +15,13 @@ from reinlm.algorithms.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
 
-LISTS = {"corrections": "correction", "shapers": "shaper", "filters": "filter"}
+LISTS = {
+    "corrections": "correction",
+    "terms": "term",
+    "constraints": "constraint",
+    "shapers": "shaper",
+    "filters": "filter",
+}
 """Fields that hold any number of choices, and of what kind."""
 OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
 """Fields that null switches off."""

@@ -22,6 +22,7 @@ from reinlm.objectives.coefficients import (
     TargetBand,
     ZieglerRule,
 )
+from reinlm.objectives.constraints import Lagrange, penalize
 from reinlm.objectives.corrections import (
     Correction,
     GeometricFilter,
@@ -36,10 +37,12 @@ from reinlm.objectives.corrections import (
     effective_sample_size,
     kept_logprobs,
 )
+from reinlm.objectives.distillation import NoAdvantage, TeacherLogRatio
 from reinlm.objectives.gates import (
     Clip,
     Gate,
     Gated,
+    GeometricMean,
     NoGate,
     Soft,
     TruncatedWeight,
@@ -48,22 +51,27 @@ from reinlm.objectives.gates import (
     surrogate,
 )
 from reinlm.objectives.groups import (
+    GDPO,
     GreedyBaseline,
     GroupCenter,
+    GroupRank,
     GroupStandardize,
     LeaveOneOut,
     LengthWeighted,
     group_center,
+    group_rank,
     group_standardize,
     leave_one_out,
     length_weighted_center,
     process_advantages,
+    whiten,
 )
-from reinlm.objectives.kl import KL, full_entropy, full_kl, k1, k2, k3
+from reinlm.objectives.kl import KL, f3, full_divergence, full_entropy, full_kl, k1, k2, k3
 from reinlm.objectives.layout import LEVELS, Layout, Level
 from reinlm.objectives.ratios import (
     PooledRatio,
     Ratio,
+    SequenceProductRatio,
     SequenceRatio,
     SequenceTokenRatio,
     TokenRatio,
@@ -83,14 +91,15 @@ from reinlm.objectives.temporal import (
     Whitened,
     adaptive_lambda,
     discounted_returns,
-    whiten,
 )
+from reinlm.objectives.terms import LossTerm, NegativeLogLikelihood, Outputs
 from reinlm.objectives.trust_region import conjugate_gradient, full_step, line_search
 from reinlm.objectives.values import Critic, explained_variance, value_loss
 
 __all__ = [
     "CHOICES",
     "GAE",
+    "GDPO",
     "KL",
     "LEVELS",
     "Advantage",
@@ -107,34 +116,43 @@ __all__ = [
     "Gate",
     "Gated",
     "GeometricFilter",
+    "GeometricMean",
     "GreedyBaseline",
     "GroupCenter",
+    "GroupRank",
     "GroupStandardize",
     "K3Filter",
     "KLCov",
+    "Lagrange",
     "Layout",
     "LeaveOneOut",
     "LengthWeighted",
     "Level",
     "Linear",
     "Loss",
+    "LossTerm",
     "Masked",
     "Measured",
     "Metrics",
     "NStep",
+    "NegativeLogLikelihood",
+    "NoAdvantage",
     "NoGate",
     "OffPolicyMask",
+    "Outputs",
     "PooledRatio",
     "Ratio",
     "Returns",
     "SchulmanRule",
     "Selection",
     "SelfNormalized",
+    "SequenceProductRatio",
     "SequenceRatio",
     "SequenceTokenRatio",
     "Signals",
     "Soft",
     "TargetBand",
+    "TeacherLogRatio",
     "TokenRatio",
     "Truncated",
     "TruncatedWeight",
@@ -154,11 +172,14 @@ __all__ = [
     "effective_sample_size",
     "explained_variance",
     "exponent",
+    "f3",
+    "full_divergence",
     "full_entropy",
     "full_kl",
     "full_step",
     "gae",
     "group_center",
+    "group_rank",
     "group_standardize",
     "k1",
     "k2",
@@ -171,6 +192,7 @@ __all__ = [
     "missing_end_penalty",
     "n_step_returns",
     "nested",
+    "penalize",
     "process_advantages",
     "prompt_mean",
     "sequence_mean",

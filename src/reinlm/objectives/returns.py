@@ -2,7 +2,8 @@
 
 Everywhere: `next_values` V'_t is the value of the true successor of step t (for a truncated step the final observation's,
 not the reset one's). `terminated` ends the bootstrap and the recursion, `truncated` the recursion alone, and the end of
-the tensor ends the recursion too. Discount `gamma` γ and `gae_lambda` λ are in [0, 1]; a λ may be a tensor that broadcasts over a row.
+the tensor ends the recursion too. `gamma` γ and `gae_lambda` λ are in [0, 1]; a λ may be a
+tensor that broadcasts over a row.
 """
 
 from __future__ import annotations

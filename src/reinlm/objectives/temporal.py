@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reinlm.objectives.advantages import Advantage, Feedback, Need
-from reinlm.objectives.groups import equal
+from reinlm.objectives.groups import whiten
 from reinlm.objectives.layout import Layout
 from reinlm.objectives.registry import choice, nested
 from reinlm.objectives.returns import check_fraction, gae, lambda_returns, n_step_returns, vtrace
@@ -235,18 +235,6 @@ class VTrace(Advantage):
         )
 
 
-def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, " items"]:
-    """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
-
-    The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
-    """
-    if not x.numel() or bool(equal(*x.aminmax())):
-        return torch.zeros_like(x) if shift_mean else x
-    mean = x.mean()
-    whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)
-    return whitened if shift_mean else whitened + mean
-
-
 @choice("advantage", "whitened")
 @dataclass(frozen=True)
 class Whitened(Advantage):
@@ -274,6 +262,10 @@ class Whitened(Advantage):
     @property
     def sums_rewards(self) -> bool:  # type: ignore[override]
         return self.advantage.sums_rewards
+
+    @property
+    def reads_rewards(self) -> bool:  # type: ignore[override]
+        return self.advantage.reads_rewards
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         advantages, layout = self.advantage(feedback), feedback.layout
