@@ -17,7 +17,7 @@ import reinlm
 from reinlm.errors import InputError, ReinlmError, nearest
 
 if TYPE_CHECKING:
-    from reinlm.runs.loop import RunResult
+    from reinlm.loop import RunResult
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser raises; typer brings its own copy of click, which it does not export."""

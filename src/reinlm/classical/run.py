@@ -19,13 +19,12 @@ from reinlm.classical.pictures import picture
 from reinlm.classical.registry import find
 from reinlm.config import Config
 from reinlm.errors import InputError
+from reinlm.loop import Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
+from reinlm.loop.task import ALONE
 from reinlm.runs import (
     Checkpoints,
-    Loop,
-    LoopSettings,
     MetricsLog,
     Progress,
-    RolloutLog,
     RunFolder,
     load_state,
     read_metrics,
@@ -88,12 +87,17 @@ class Control:
         self.agent = self.policy = agent
         self.config = config
         self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
 
-    def step(self, step: int) -> dict[str, float]:
-        return self.agent.advance(step)
+    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
+        metrics = self.agent.advance(step)
+        context.send(Updated(step, metrics))
+        return StepResult(metrics)
+
+    def set_learning_rate(self, value: float) -> None:
+        raise InputError("a classical run's learning rate is one of its algorithm's settings and stays as it is")
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self.set_learning_rate(factor)
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Greedy episodes, once all is learned."""
@@ -180,11 +184,11 @@ def _one_seed(
         evaluate_every=0,
         save_every=stride * (BLOCKS // SAVES) if task.total_steps >= BLOCKS else 0,
         keep_last=1,
-        tensorboard=config.tensorboard,
         resume_command=f"reinlm classical --resume --output {shlex.quote(str(folder))}",
     )
+    trackers = build_trackers(["tensorboard"] if config.tensorboard else [])
     with RunFolder.create(path, **create, resume=(path / "run.json").is_file()) as inner:
-        result = Loop(task, settings, inner, progress).run()
+        result = Loop(task, settings, inner, progress, trackers).run()
         greedy = read_metrics(path / "metrics.jsonl")[-1]
         summary = {
             "seed": seed,
@@ -238,7 +242,7 @@ def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
     for path in seeds:
         for record in read_metrics(path / "metrics.jsonl"):
             by_step.setdefault(record["step"], []).append(record)
-    log = MetricsLog(folder, tensorboard=False)
+    log = MetricsLog(folder)
     for step, records in sorted(by_step.items()):
         names = sorted({name for record in records for name in record} - {"step", "time"})
         values = {name: [record[name] for record in records if name in record] for name in names}
@@ -246,4 +250,3 @@ def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
         if len(seeds) > 1 and "return" in values:
             means |= {"return/low_seed": min(values["return"]), "return/high_seed": max(values["return"])}
         log.append(step, means)
-    log.close()

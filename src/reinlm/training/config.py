@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
 from reinlm.rollouts import SamplingConfig
@@ -194,7 +195,31 @@ class RunConfig(Config):
     """Checkpoints kept, beside the best one."""
     rollouts_every: int = Field(10, ge=0)
     """Steps between those whose answers are written to `rollouts/`; 0: never."""
-    tensorboard: bool = True
+    trackers: list[str | dict[str, Any]] | None = None
+    """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
+    `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""
+    tensorboard: bool | None = None
+    """In place of `trackers`: true for `[tensorboard]`, false for none."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _known(cls, value: list[Any] | None) -> list[Any] | None:
+        return None if value is None else check_trackers(value)
+
+    @model_validator(mode="after")
+    def _trackers_agree(self) -> RunConfig:
+        if self.trackers is not None and self.tensorboard not in (None, any("tensorboard" in t for t in self.trackers)):
+            raise ValueError(
+                f"tensorboard {self.tensorboard} contradicts trackers {self.trackers}; leave tensorboard out"
+            )
+        return self
+
+    @property
+    def chosen_trackers(self) -> list[Any]:
+        """What `trackers` says, or `tensorboard` in its place."""
+        if self.trackers is not None:
+            return self.trackers
+        return [] if self.tensorboard is False else ["tensorboard"]
 
 
 class VerbConfig(Config):

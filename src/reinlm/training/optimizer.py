@@ -33,7 +33,9 @@ class Optimizer:
         self.skipped = 0
         self.skipped_in_a_row = 0
         self.scale = 1.0
-        """Multiplies the schedule's rate."""
+        """Multiplies the schedule's rate, or the fixed one."""
+        self.fixed_rate: float | None = None
+        """Stands in place of the schedule's rate; None while the schedule counts."""
         self.parameters = [p for p in weights if p.requires_grad]
         matrices = [p for p in self.parameters if p.dim() >= 2]
         others = [p for p in self.parameters if p.dim() < 2]
@@ -49,6 +51,10 @@ class Optimizer:
             fused=all(p.device.type in ("cpu", "cuda") for p in self.parameters),
         )
 
+    def set_rate(self, value: float) -> None:
+        """Take this rate from the next step on, in place of the schedule's."""
+        self.fixed_rate, self.scale = value, 1.0
+
     def zero_grad(self) -> None:
         self.adamw.zero_grad(set_to_none=True)
 
@@ -57,7 +63,8 @@ class Optimizer:
 
         Raises RunError after `max_skipped` updates in a row that were not finite.
         """
-        rate = self.scale * learning_rate(self.config, self.steps, self.total_steps)
+        scheduled_rate = learning_rate(self.config, self.steps, self.total_steps)
+        rate = self.scale * (scheduled_rate if self.fixed_rate is None else self.fixed_rate)
         limit = self.config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters, math.inf if limit is None else limit)
         self.steps += 1
@@ -85,6 +92,7 @@ class Optimizer:
             "steps": self.steps,
             "skipped": self.skipped,
             "scale": self.scale,
+            "fixed_rate": self.fixed_rate,
             "skipped_in_a_row": self.skipped_in_a_row,
         }
 
@@ -93,4 +101,5 @@ class Optimizer:
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
         self.scale = float(state["scale"])
+        self.fixed_rate = state["fixed_rate"]
         self.skipped_in_a_row = int(state["skipped_in_a_row"])

@@ -12,11 +12,13 @@ from torch import Tensor
 from reinlm.algorithms import Algorithm, AlgorithmState, resolve
 from reinlm.data import PromptOrder, load_prompts
 from reinlm.errors import InputError
+from reinlm.loop import BatchPrepared, Callback, GroupScored, Loop, RunResult, StepContext, StepResult, Updated
+from reinlm.loop.task import ALONE
 from reinlm.models import ModelConfig, Policy, Reference, ValueModel, disable_dropout
 from reinlm.records import Prompt, train_batch
 from reinlm.rewards import RewardSet, TrainerState, build_rewards
 from reinlm.rollouts import check_trainable
-from reinlm.runs import Loop, Progress, RolloutLog, RunFolder, RunResult
+from reinlm.runs import Progress, RunFolder
 from reinlm.training.collection import Collector, rollout_rows
 from reinlm.training.config import CriticConfig, RLConfig, dump
 from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
@@ -30,6 +32,7 @@ from reinlm.training.setup import (
     check_folder,
     engine_for,
     loop_settings,
+    observers,
     prompt_room,
     seed_everything,
     total_steps,
@@ -66,9 +69,6 @@ class RL(TrainsPolicy):
         order = PromptOrder(len(prompts), seed=config.seed)
         self.collector = Collector(config.rollout, algorithm, self.engine, policy, prompts, order, rewards, config.seed)
         self.replay = Replay(config.training.replay, config.seed) if config.training.replay else None
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
         self.tokens = 0
 
     def _updater(self) -> Updater:
@@ -97,11 +97,13 @@ class RL(TrainsPolicy):
         """What moves while the algorithm runs."""
         return self.updater.state
 
-    def step(self, step: int) -> dict[str, float]:
+    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
         phases = Phases()
         self.engine.update(None, self.state.updates)
         trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.collector.order.epochs)
         collected = self.collector.collect(step, trainer, phases)
+        for group in collected.sampled:
+            context.send(GroupScored(step, group))
         metrics = dict(collected.metrics)
         advantages: Tensor | None = None
         if collected.kept:
@@ -112,19 +114,27 @@ class RL(TrainsPolicy):
             with phases("score"):
                 prepared, found = self.updater.prepare(batch, replayed=len(earlier))
             advantages = prepared.advantages
+            array = advantages.detach().cpu().numpy()
+            context.send(BatchPrepared(step, len(batch.sequences), batch.layout.tokens, tuple(groups), array))
             with phases("update"):
-                found |= self.updater.update(step, batch, prepared, self.last_checkpoint)
+                found |= self.updater.update(step, batch, prepared, context.last_checkpoint)
                 self._refresh(step)
+            context.send(Updated(step, found))
             metrics |= found
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
                 self.replay.add(step, collected.kept)
-        else:
-            self.stop_reason = collected.nothing_left
         every = self.config.run.rollouts_every
-        if self.rollouts is not None and every and (step == 1 or step % every == 0):
-            self.rollouts.write(step, rollout_rows(collected.kept or collected.sampled, advantages))
-        return {**metrics, **self._totals(metrics, phases), **phases.seconds}
+        if context.rollouts is not None and every and (step == 1 or step % every == 0):
+            context.rollouts.write(step, rollout_rows(collected.kept or collected.sampled, advantages))
+        metrics |= {**self._totals(metrics, phases), **phases.seconds}
+        return StepResult(metrics, stop=collected.nothing_left)
+
+    def set_learning_rate(self, value: float) -> None:
+        self.updater.optimizer.set_rate(value)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self.updater.optimizer.scale *= factor
 
     def _refresh(self, step: int) -> None:
         refresh = self.config.training.reference_refresh
@@ -199,13 +209,17 @@ def train_rl(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    reports: Sequence[Callback] = (),
 ) -> RunResult:
     """Run reinforcement learning. What the verb `rl` calls.
 
     `model` is a loaded model in place of `config.model`, `algorithm` a composed one in place of `config.algorithm`.
+    `callbacks` are the user's; `reports` come after them, and write what is made of a run.
     """
     algorithm = algorithm or resolve(config.algorithm)
     check_settings(config, algorithm)
+    watching = observers(config, callbacks, reports)
     path = check_folder(config, "rl", resume=resume, overwrite=overwrite)
     progress = progress or Progress(quiet=True)
     seed_everything(config.seed)
@@ -238,7 +252,7 @@ def train_rl(
             may_change=MAY_CHANGE,
         ) as folder:
             task = RL(config, algorithm, policy, prompts.items, evaluation, rewards)
-            return Loop(task, loop_settings(config), folder, progress).run()
+            return Loop(task, loop_settings(config), folder, progress, watching).run()
 
 
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from reinlm.errors import InputError
+from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import ModelConfig, Policy, load_policy, restore_policy, save_policy
 from reinlm.rollouts import HFEngine
-from reinlm.runs import LoopSettings, RunFolder
+from reinlm.runs import RunFolder
 from reinlm.training.config import TrainingConfig, VerbConfig, dump
 
 MAY_CHANGE = ("run", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
@@ -47,8 +48,15 @@ def loop_settings(config: VerbConfig) -> LoopSettings:
         patience=config.evaluation.patience,
         save_every=config.run.save_every,
         keep_last=config.run.keep_last,
-        tensorboard=config.run.tensorboard,
     )
+
+
+def observers(config: VerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
+    """The run's trackers, the user's callbacks, and what the caller adds, in this order.
+
+    Raises InputError for what cannot be used, before anything is loaded.
+    """
+    return [*build_trackers(config.run.chosen_trackers), *check_callbacks(callbacks), *reports]
 
 
 def output_folder(config: VerbConfig, kind: str) -> Path:

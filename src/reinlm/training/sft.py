@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from reinlm.data import Example, PromptOrder, load_examples, load_prompts
+from reinlm.loop import BatchPrepared, Callback, Loop, RunResult, StepContext, StepResult, Updated
+from reinlm.loop.task import ALONE
 from reinlm.models import Policy, micro_batches, score
 from reinlm.records import Prompt
 from reinlm.rewards import RewardSet, build_rewards
-from reinlm.runs import Loop, MetricSums, Progress, RolloutLog, RunFolder, RunResult
+from reinlm.runs import MetricSums, Progress, RunFolder
 from reinlm.training.config import SFTConfig, dump
 from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
 from reinlm.training.optimizer import Optimizer
@@ -25,6 +27,7 @@ from reinlm.training.setup import (
     computing,
     engine_for,
     loop_settings,
+    observers,
     seed_everything,
     total_steps,
     training_policy,
@@ -55,22 +58,21 @@ class SFT(TrainsPolicy):
         self.order = PromptOrder(len(examples), seed=config.seed)
         self.optimizer = Optimizer(policy.model.parameters(), config.optimizer, self.total_steps)
         self.autocast = autocast(config.training, policy)
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
         self.tokens = 0
 
-    def step(self, step: int) -> dict[str, float]:
+    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
         phases = Phases()
         batch = [self.examples[index] for index in self.order.take(self.batch_size)]
+        trained = sum(sum(example.trained) for example in batch)
+        context.send(BatchPrepared(step, len(batch), trained))
         self.policy.model.train()
         with phases("update"):
             sums = self._measure(batch, train=True)
             means = sums.means()
-            measured = self.optimizer.step(means["loss"], self.last_checkpoint)
-        trained = sum(sum(example.trained) for example in batch)
+            measured = self.optimizer.step(means["loss"], context.last_checkpoint)
+        context.send(Updated(step, {**means, **measured}))
         self.tokens += trained
-        return {
+        metrics = {
             **means,
             **measured,
             **phases.seconds,
@@ -78,6 +80,13 @@ class SFT(TrainsPolicy):
             "num_tokens": float(self.tokens),
             "tokens_per_second": trained / phases.seconds["time/update"],
         }
+        return StepResult(metrics)
+
+    def set_learning_rate(self, value: float) -> None:
+        self.optimizer.set_rate(value)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self.optimizer.scale *= factor
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         self.policy.model.eval()
@@ -148,8 +157,14 @@ def train_sft(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    reports: Sequence[Callback] = (),
 ) -> RunResult:
-    """Run supervised fine-tuning. `model` is a loaded model in place of `config.model`. What the verb `sft` calls."""
+    """Run supervised fine-tuning. What the verb `sft` calls.
+
+    `model` is a loaded model in place of `config.model`; `callbacks` are the user's, and `reports` come after them.
+    """
+    watching = observers(config, callbacks, reports)
     path = check_folder(config, "sft", resume=resume, overwrite=overwrite)
     progress = progress or Progress(quiet=True)
     seed_everything(config.seed)
@@ -177,4 +192,4 @@ def train_sft(
             may_change=MAY_CHANGE,
         ) as folder:
             task = SFT(config, policy, examples.items, evaluation, rewards)
-            return Loop(task, loop_settings(config), folder, progress).run()
+            return Loop(task, loop_settings(config), folder, progress, watching).run()
