@@ -1,8 +1,11 @@
 """What a run tells its callbacks and trackers: frozen events, whose mappings, lists and arrays are read-only views.
 
-RunStarted ─▶ [Evaluated ─▶ Logged]                                                        before training, as step 0
-           ─▶ StepStarted ─▶ GroupScored… ─▶ BatchPrepared ─▶ Updated ─▶ Evaluated? ─▶ StepEnded ─▶ Logged ─▶ Saved?   each step
-           ─▶ RunEnded
+In their order:
+
+    RunStarted
+    Evaluated ─▶ Logged                                                       before training, as step 0
+    StepStarted ─▶ GroupScored… ─▶ BatchPrepared ─▶ Updated ─▶ Evaluated? ─▶ StepEnded ─▶ Logged ─▶ Saved?
+    RunEnded
 """
 
 from __future__ import annotations

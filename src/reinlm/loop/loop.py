@@ -85,8 +85,9 @@ class Loop:
         self.folder = folder
         self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
         self.judge = Judge(settings.higher_is_better, settings.stop_at, settings.patience)
-        best = "max" if settings.higher_is_better else "min"
-        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=best)
+        self.checkpoints = Checkpoints(
+            folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode
+        )
         self.done = 0
         """Steps made."""
         self.seconds = 0.0
