@@ -56,10 +56,14 @@ class Delivery:
         for callback in self.callbacks:
             if has_state(callback):
                 try:
-                    states[callback.name] = callback.state_dict()
-                    pack_state(states[callback.name])
+                    state = callback.state_dict()
                 except Exception as error:
                     raise _failure(callback, "state_dict", error) from error
+                try:
+                    pack_state(state)
+                except TypeError as error:
+                    raise RunError(f"callback {type(callback).__name__} returned a state_dict: {error}") from error
+                states[callback.name] = state
         return states
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
@@ -84,11 +88,9 @@ class Delivery:
 
 def _failure(callback: Callback, method: str, error: Exception) -> RunError:
     """Names the callback, the method, and the innermost line of the callback's own file that the error came through."""
-    code = getattr(getattr(type(callback), method), "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    line = own[-1].lineno if own else getattr(code, "co_firstlineno", None)
-    where = f" ({code.co_filename}:{line})" if code is not None else ""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the call here
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     failure = RunError(f"callback {type(callback).__name__} failed in {method}{where}: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -85,9 +85,7 @@ class Loop:
         self.folder = folder
         self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
         self.judge = Judge(settings.higher_is_better, settings.stop_at, settings.patience)
-        self.checkpoints = Checkpoints(
-            folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode
-        )
+        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode)
         self.done = 0
         """Steps made."""
         self.seconds = 0.0
@@ -120,6 +118,7 @@ class Loop:
     def start(self) -> None:
         """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run's task as it stands."""
         with self._guarded():
+            self.delivery.state_dict()  # one that no checkpoint could hold ends the run here, not hours later
             newest = self.checkpoints.newest() if self.folder.resumed else None
             random = self._restore(newest) if newest is not None else random_states()
             after = self.done if newest is not None else -1
