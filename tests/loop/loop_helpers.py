@@ -95,22 +95,24 @@ def even(completions: list[str], **_: Any) -> list[float]:
 
 def sft(folder: Path, callbacks: Sequence[Callback] = (), **changes: Any) -> Any:
     settings: dict[str, Any] = {
+        "quiet": True,
         "optimizer": {"learning_rate": 5e-3, "schedule": "constant"},
         "training": {"steps": 4, "batch_size": 8},
         "run": {"tensorboard": False},
     }
-    return reinlm.sft(tiny(), ROWS, output=folder, quiet=True, callbacks=callbacks, **_changed(settings, changes))
+    return reinlm.sft(tiny(), ROWS, output=folder, callbacks=callbacks, **_changed(settings, changes))
 
 
 def rl(folder: Path, callbacks: Sequence[Callback] = (), **changes: Any) -> Any:
     settings: dict[str, Any] = {
+        "quiet": True,
         "reward": {"functions": even, "time_limit": None},
         "rollout": {"group_size": 4, "batch_size": 8, "max_new_tokens": 3},
         "training": {"steps": 3},
         "optimizer": {"learning_rate": 5e-3},
         "run": {"tensorboard": False},
     }
-    return reinlm.rl(tiny(), ROWS, output=folder, quiet=True, callbacks=callbacks, **_changed(settings, changes))
+    return reinlm.rl(tiny(), ROWS, output=folder, callbacks=callbacks, **_changed(settings, changes))
 
 
 def _changed(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

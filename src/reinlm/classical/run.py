@@ -19,7 +19,9 @@ from reinlm.classical.pictures import picture
 from reinlm.classical.registry import find
 from reinlm.config import Config
 from reinlm.errors import InputError
-from reinlm.loop import Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
+from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
+from reinlm.loop.delivery import tell
+from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.task import ALONE
 from reinlm.runs import (
     Checkpoints,
@@ -125,10 +127,12 @@ def run_classical(
     overwrite: bool = False,
     progress: Progress | None = None,
     command: str = "",
+    reports: Sequence[Callback] = (),
 ) -> ClassicalResult:
     """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
 
-    Raises InputError for what cannot be run, before anything is written.
+    `reports` are told when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
+    anything is written.
     """
     progress = progress or Progress(quiet=True)
     path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -144,16 +148,22 @@ def run_classical(
     )
     _agent(config, config.seed)  # every complaint about environment and settings comes before the folder
     with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
-        results = [
-            _one_seed(config, config.seed + index, folder.path, progress, create) for index in range(config.seeds)
-        ]
-        _mean_curve(folder.path, [path / "seeds" / str(config.seed + index) for index in range(config.seeds)])
+        seeds = range(config.seed, config.seed + config.seeds)
+        try:
+            results = [_one_seed(config, seed, folder.path, progress, create) for seed in seeds]
+        except BaseException as error:
+            _mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
+            reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            tell(reports, RunEnded(reason, 0, str(error), path), error)
+            raise
+        _mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
         agents = tuple(agent for agent, _ in results)
         summary = _summary(config, [summary for _, summary in results])
         folder.write_summary(summary)
         drawn = picture(agents[0])
         if drawn is not None:
             (path / "picture.svg").write_text(drawn.svg(), encoding="utf-8")
+        tell(reports, RunEnded("finished", summary["steps"], None, path))
     return ClassicalResult(path, summary, agents)
 
 
@@ -239,8 +249,8 @@ def _number(value: Any) -> Any:
 def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
     """`metrics.jsonl` of the whole run: the mean over seeds of every metric, and the extremes of the return."""
     by_step: dict[int, list[Mapping[str, float]]] = {}
-    for path in seeds:
-        for record in read_metrics(path / "metrics.jsonl"):
+    for path in (seed / "metrics.jsonl" for seed in seeds):
+        for record in read_metrics(path) if path.is_file() else ():
             by_step.setdefault(record["step"], []).append(record)
     log = MetricsLog(folder)
     for step, records in sorted(by_step.items()):

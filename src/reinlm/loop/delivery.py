@@ -86,6 +86,16 @@ class Delivery:
                 raise _failure(known[name], "load_state_dict", error) from error
 
 
+def tell(callbacks: Sequence[Callback], event: Event, error: BaseException | None = None) -> None:
+    """Send one event. What fails there is noted on `error`, the one that is on its way, or raised where there is none."""
+    delivery = Delivery(callbacks)
+    delivery.send(event)
+    if delivery.failure is not None and error is None:
+        raise delivery.failure
+    if delivery.failure is not None and error is not None:
+        error.add_note(str(delivery.failure))
+
+
 def _failure(callback: Callback, method: str, error: Exception) -> RunError:
     """Names the callback, the method, and the innermost line of the callback's own file that the error came through."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the call here
