@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reinlm.algorithms.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
-from reinlm.algorithms.measure import measure_policy, measure_values
+from reinlm.algorithms.measure import measure_policy, measure_values, token_quantities
 from reinlm.objectives import (
     Counts,
     Feedback,
@@ -230,7 +230,8 @@ class Algorithm(Composition):
             losses = losses + added
         value = (signals.weights * losses).sum()
         with torch.no_grad():
-            return Loss(value, measure_policy(logprobs.detach(), log_ratio.detach(), gated, counted, signals))
+            found = (logprobs.detach(), log_ratio.detach(), gated, counted, signals)
+            return Loss(value, measure_policy(*found), token_quantities(*found))
 
     def _added(
         self, logprobs: Tensor, signals: Signals, state: AlgorithmState, outputs: Outputs

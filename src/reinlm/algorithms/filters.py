@@ -7,8 +7,7 @@ from typing import Protocol
 
 from reinlm.objectives import choice
 from reinlm.objectives.groups import EQUAL
-from reinlm.records import ScoredGroup
-from reinlm.records import total as outcome
+from reinlm.records import ScoredGroup, total
 
 
 class GroupFilter(Protocol):
@@ -42,7 +41,7 @@ class MixedOutcomes:
 
     def __call__(self, group: ScoredGroup) -> bool:
         if self.reward == SUM:
-            values = [value for events in group.events if (value := outcome(events)) is not None]
+            values = [value for events in group.events if (value := total(events)) is not None]
             return bool(values) and max(values) - min(values) > EQUAL * max(abs(value) for value in values)
         name = first_reward(group) if self.reward is None else self.reward
         given = [[event.value for event in events if event.name == name] for events in group.events]

@@ -41,6 +41,29 @@ def measure_policy(
     return Metrics(sums | mismatch, maxima | largest)
 
 
+def token_quantities(
+    logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
+) -> dict[str, Tensor]:
+    """What an update made of each token [N], for the rollout log; all detached.
+
+    `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither),
+    `weight` (what multiplies the gated loss: token weight, correction, sequence mask), `advantages`, and where there is a
+    reference `kl` (k3).
+    """
+    weight = signals.weights if signals.correction is None else signals.weights * signals.correction
+    found = {
+        "logprobs": logprobs,
+        "ratio": log_ratio.exp(),
+        "gate": gated.losses,
+        "clip": gated.high.to(logprobs.dtype) - gated.low.to(logprobs.dtype),
+        "weight": weight if counted is None else weight * counted,
+        "advantages": signals.advantages,
+    }
+    if signals.ref_logprobs is not None:
+        found["kl"] = k3(logprobs, signals.ref_logprobs)
+    return {name: values.detach().expand(logprobs.shape) for name, values in found.items()}
+
+
 def _mismatch(logprobs: Tensor, signals: Signals) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
     """Trainer against sampler, where the sampler gave finite log-probabilities."""
     if signals.rollout_logprobs is None:

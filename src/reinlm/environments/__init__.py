@@ -2,5 +2,6 @@
 
 from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
 from reinlm.environments.question import Question
+from reinlm.environments.spec import make_environment
 
-__all__ = ["Action", "Environment", "MakeEnvironment", "Observation", "Question", "StepResult"]
+__all__ = ["Action", "Environment", "MakeEnvironment", "Observation", "Question", "StepResult", "make_environment"]

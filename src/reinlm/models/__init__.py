@@ -1,5 +1,6 @@
 """Models: loading and saving them with their stop tokens, tiny ones from scratch, and the one forward pass."""
 
+from reinlm.models.build import same_model
 from reinlm.models.critic import ValueModel
 from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer
 from reinlm.models.modules import disable_dropout, training_mode
@@ -28,6 +29,7 @@ __all__ = [
     "load_tokenizer",
     "micro_batches",
     "restore_policy",
+    "same_model",
     "save_policy",
     "score",
     "tiny_model",

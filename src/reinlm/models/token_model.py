@@ -21,7 +21,7 @@ from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models.heads import Split, split_head, supports_packing, unwrap
 from reinlm.models.packed import Packing, Rows, filler, lay_out
-from reinlm.objectives import full_entropy, full_kl
+from reinlm.objectives import full_divergence, full_entropy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -235,7 +235,7 @@ def _measure(
     for (name, anchor), states in zip(anchors.items(), others[warm:], strict=True):
         with torch.no_grad(), anchor.model.using(anchor.adapter):
             frozen = _log_softmax(anchor.model.split, states, temperature)
-        divergences.append(full_kl(logprobs, frozen) if want.full_kl[name] == "reverse" else full_kl(frozen, logprobs))
+        divergences.append(full_divergence(logprobs, frozen, want.full_kl[name]))
     if not want.entropy:
         return chosen, None, None, *divergences
     # After `chosen`, so that the backward pass, which runs the chunk again up to the last tensor that it needs, skips

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reinlm.rollouts.admission import Wave
 from reinlm.rollouts.config import RolloutConfig, SamplingConfig, check_trainable
+from reinlm.rollouts.engines import build_engine
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.groups import Episodes, Sampled, run_group, sample_groups
@@ -32,6 +33,7 @@ __all__ = [
     "SamplingConfig",
     "Source",
     "Wave",
+    "build_engine",
     "check_trainable",
     "run_episode",
     "run_group",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.errors import InputError
+from reinlm.parts import read_part
+from reinlm.rollouts import engines  # noqa: F401  registers the engines that come with the library
 from reinlm.rollouts.admission import Order
 from reinlm.rollouts.episode import Limits
 from reinlm.rollouts.protocol import MIN_TEMPERATURE, Sampling
+from reinlm.schedules import Schedule, interpolate
 
 
 class SamplingConfig(Config):
@@ -65,8 +68,16 @@ class RolloutConfig(SamplingConfig):
     """Answers collected for each step; a multiple of group_size."""
     max_attempts: int = Field(8, ge=1)
     """Where an algorithm drops groups: rounds of sampling in which to fill the batch."""
+    engine: Any = "in_process"
+    """A name, or {name: values}."""
     max_running: int = Field(256, ge=1)
     """Answers that the engine advances at once."""
+    temperature_end: float | None = Field(None, ge=MIN_TEMPERATURE, allow_inf_nan=False)
+    """The temperature that the last step samples at; null: `temperature` throughout."""
+    max_new_tokens_end: int | None = Field(None, ge=1)
+    """The limit of the last step's answers; null: `max_new_tokens` throughout."""
+    schedule: Schedule = "linear"
+    """How the two go from start to end over the run."""
     order: Order = "name"
     """"name": a turn is sampled once every episode of its round has had its environment's answer, so that a run can be
     repeated bit for bit. "arrival": each turn at once, which is faster where environments differ in speed."""
@@ -82,6 +93,35 @@ class RolloutConfig(SamplingConfig):
     @property
     def groups(self) -> int:
         return self.batch_size // self.group_size
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, spec: Any) -> Any:
+        read_part("engine", spec)
+        return spec
+
+    @property
+    def longest(self) -> int:
+        """The largest limit of an answer over the run."""
+        return max(self.max_new_tokens, self.max_new_tokens_end or 0)
+
+    def at(self, done: float) -> SamplingConfig:
+        """The settings once the share `done` of the run is over: value = end + (start - end) · schedule(done)."""
+        return self.model_copy(
+            update={
+                "temperature": interpolate(self.temperature, self.temperature_end, self.schedule, done),
+                "max_new_tokens": round(interpolate(self.max_new_tokens, self.max_new_tokens_end, self.schedule, done)),
+            }
+        )
+
+    @model_validator(mode="after")
+    def _schedule_has_an_end(self) -> RolloutConfig:
+        moves = self.temperature_end is not None or self.max_new_tokens_end is not None
+        if "schedule" in self.model_fields_set and not moves:
+            raise ValueError("schedule has no effect without temperature_end or max_new_tokens_end")
+        if moves and self.schedule == "constant":
+            raise ValueError("temperature_end and max_new_tokens_end have no effect with the schedule constant")
+        return self
 
     @property
     def limits(self) -> Limits:

@@ -212,7 +212,9 @@ def _made(make: MakeEnvironment, task: Task) -> Environment:
     except Exception as error:
         name = getattr(make, "__qualname__", repr(make))
         text = " ".join(str(error).split())
-        raise RunError(f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}") from error
+        raise RunError(
+            f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}"
+        ) from error
 
 
 def _check(tasks: Sequence[Task], group_size: int) -> None:

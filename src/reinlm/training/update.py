@@ -12,13 +12,32 @@ from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
-from reinlm.models import VALUES, Anchor, Outputs, Reference, ValueModel, Want
+from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
 from reinlm.objectives import Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
 from reinlm.runs import MetricSums
+from reinlm.training.anchors import Anchors
+from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 
 STOP_FACTOR = 1.5
 """An update that would begin further than this times `target_kl` from the old policy is not made."""
+
+
+FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
+
+
+class OldPolicy:
+    """The policy as it was before a batch's first update, as an anchor for divergences over the whole vocabulary."""
+
+    def __init__(self, model: TokenModel) -> None:
+        frozen = TokenModel(same_model(model.lm), packing=model.packing, chunk_tokens=model.chunk_tokens)
+        self.anchor = Anchor(frozen)
+
+    @torch.no_grad()
+    def take(self, model: TokenModel) -> None:
+        """Take the weights as they are now."""
+        for kept, current in zip(self.anchor.model.lm.parameters(), model.lm.parameters(), strict=True):
+            kept.copy_(current)
 
 
 @dataclass(frozen=True)
@@ -40,18 +59,6 @@ class UpdateSettings:
 
 
 @dataclass(frozen=True)
-class Critic:
-    """A value model and what trains it; a shared one takes part in the policy's passes."""
-
-    model: ValueModel
-    learner: Learner
-
-    @property
-    def shared(self) -> bool:
-        return self.model.shared
-
-
-@dataclass(frozen=True)
 class Prepared:
     """What is known of a batch before its first update; all on the CPU, none with a gradient."""
 
@@ -59,6 +66,7 @@ class Prepared:
     advantages: Tensor
     old: Tensor | None
     ref: Tensor | None
+    teacher: Tensor | None
     returns: Tensor | None
     trained: Tensor
     """Which episodes reach the loss."""
@@ -83,31 +91,45 @@ class Updater:
         settings: UpdateSettings,
         *,
         critic: Critic | None = None,
-        reference: Reference | None = None,
+        anchors: Anchors | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.learner = learner
         self.settings = settings
         self.critic = critic
-        self.reference = reference
-        self.anchors: dict[str, Anchor] = {} if reference is None else {"reference": reference.anchor}
+        self.anchors: dict[str, Anchor] = {} if anchors is None else anchors.by_name
+        self._old = OldPolicy(learner.model) if algorithm.needs_full_old_kl else None
+        if self._old is not None:
+            self.anchors["old"] = self._old.anchor
         self.state: AlgorithmState = algorithm.initial_state()
 
     # ------------------------------------------------------------------------------------------ before the updates
 
-    def prepare(self, batch: TokenBatch, feedback: Feedback, replayed: int = 0) -> tuple[Prepared, dict[str, float]]:
-        """Log-probabilities, values and advantages of a batch whose last `replayed` groups are older than its policy."""
-        settings, algorithm, layout = self.settings, self.algorithm, batch.layout
+    def prepare(self, batch: TokenBatch, feedback: Feedback) -> tuple[Prepared, dict[str, float]]:
+        """Log-probabilities, values and advantages of a batch.
+
+        Tokens of an earlier version of the policy have the sampler's log-probabilities as their old ones, so that their
+        ratios hold what has happened since.
+        """
+        settings, algorithm = self.settings, self.algorithm
+        if self._old is not None:
+            self._old.take(self.learner.model)
+        stale = self._stale(batch)
         several = settings.passes * settings.minibatches > 1
         shared = self.critic is not None and self.critic.shared
         rollout = batch.columns["rollout_logprobs"]
-        old = ref = values = None
-        if several or replayed or algorithm.needs_old_logprobs or shared:
-            found = self.learner.forward(batch, Want(values=shared))
-            earlier = layout.index("group") >= layout.groups - replayed
-            old, values = torch.where(earlier, rollout.to(found.scored.dtype), found.scored), found.values
+        old = ref = teacher = values = full = None
+        in_reward = algorithm.needs_full_kl_in_reward
+        if several or bool(stale.any()) or algorithm.needs_old_logprobs or shared or in_reward:
+            want = Want(values=shared, full_kl=self._directions("reference") if in_reward else {})
+            found = self.learner.forward(batch, want, anchors=self.anchors)
+            old, values = torch.where(stale, rollout.to(found.scored.dtype), found.scored), found.values
+            full = found.full_kl.get("reference")
         if algorithm.needs_ref_logprobs:
             ref = self.learner.forward(batch, anchor=self.anchors["reference"]).scored
+        if algorithm.needs_teacher_logprobs:
+            teacher = self.learner.forward(batch, anchor=self.anchors["teacher"]).scored
+            feedback = replace(feedback, teacher_logprobs=teacher.double())
         if self.critic is not None:
             if values is None:
                 values = self.critic.learner.forward(batch, VALUES).values
@@ -115,11 +137,28 @@ class Updater:
             feedback = replace(feedback, values=values.double(), final_values=self._final_values(batch, feedback))
         if old is not None:
             feedback = replace(feedback, log_importance=(old - rollout).double())
-        charged = algorithm.charge(feedback, self.state, old, ref)
+        charged = algorithm.charge(feedback, self.state, old, ref, full)
         advantages = algorithm.advantage(charged)
         returns = algorithm.advantage.targets(charged) if self.critic is not None else None
-        prepared = Prepared(charged, advantages, old, ref, returns, algorithm.trained(charged))
-        return prepared, _describe(prepared)
+        trained = algorithm.trained(charged)
+        prepared = Prepared(charged, advantages, old, ref, teacher, returns, trained)
+        return prepared, _describe(prepared) | self._staleness(batch)
+
+    def _stale(self, batch: TokenBatch) -> Tensor:
+        """[N] which tokens an earlier version of the policy chose."""
+        version = batch.columns.get("version")
+        return torch.zeros(batch.tokens, dtype=torch.bool) if version is None else version < self.state.updates
+
+    def _staleness(self, batch: TokenBatch) -> dict[str, float]:
+        version = batch.columns.get("version")
+        if version is None or not batch.tokens:
+            return {}
+        age = (self.state.updates - version).double()
+        return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
+
+    def _directions(self, *anchors: str) -> dict[str, Any]:
+        """Of the anchors whose divergence over the vocabulary is wanted."""
+        return {name: self.algorithm.full_directions[name] for name in anchors}
 
     def _final_values(self, batch: TokenBatch, feedback: Feedback) -> Tensor:
         """The critic's value of the last state of every truncated episode, elsewhere 0; on the CPU."""
@@ -187,6 +226,8 @@ class Updater:
             old_logprobs=part(prepared.old),
             rollout_logprobs=batch.columns["rollout_logprobs"][tokens],
             ref_logprobs=part(prepared.ref),
+            teacher_logprobs=part(prepared.teacher),
+            columns={name: values[tokens] for name, values in batch.columns.items() if name != "rollout_logprobs"},
             returns=part(prepared.returns),
             old_values=part(prepared.feedback.values),
             seed=seed,
@@ -212,11 +253,16 @@ class Updater:
 
     def _want(self, shared: bool) -> Want:
         algorithm = self.algorithm
-        grad = algorithm.entropy is not None and self.state.entropy_counts
+        bonus = algorithm.entropy is not None and self.state.entropy_counts
+        wanted = {
+            "reference": algorithm.needs_full_kl,
+            "old": algorithm.needs_full_old_kl,
+            "teacher": algorithm.needs_teacher_full_kl,
+        }
         return Want(
-            entropy="grad" if grad else True,
+            entropy="grad" if bonus or (algorithm.needs_entropy and algorithm.entropy is None) else True,
             values=shared,
-            full_kl={"reference": "reverse"} if algorithm.needs_full_kl else {},
+            full_kl=self._directions(*(name for name, needed in wanted.items() if needed)),
         )
 
     def _policy_loss(self, signals: Signals, warming: bool, shared: bool) -> LossFunction:
@@ -224,15 +270,24 @@ class Updater:
 
         def loss(outputs: Outputs, part: MicroBatch) -> Loss:
             mine = signals.select(part.sequences).to(outputs.scored.device, outputs.scored.dtype)
-            full = outputs.full_kl.get("reference")
-            found = self.algorithm.loss(outputs.scored, mine, self.state, entropy=outputs.entropy, full_kl=full)
+            full = outputs.full_kl
+            found = self.algorithm.loss(
+                outputs.scored,
+                mine,
+                self.state,
+                entropy=outputs.entropy,
+                full_kl=full.get("reference"),
+                full_old_kl=full.get("old"),
+                full_teacher_kl=full.get("teacher"),
+            )
             sums = dict(found.metrics.sums)
             count = torch.tensor(float(outputs.scored.numel()))
             sums["loss"] = (found.value.detach(), torch.tensor(0.0))  # parts of one sum, counted once a step
             assert outputs.entropy is not None
             sums["entropy"] = (outputs.entropy.detach().sum(), count)
-            if full is not None:
-                sums["kl/full"] = (full.detach().sum(), count)
+            for anchor, name in FULL_KL_METRICS.items():
+                if anchor in full:
+                    sums[name] = (full[anchor].detach().sum(), count)
             value, maxima = found.value, dict(found.metrics.maxima)
             if shared and outputs.values is not None:
                 critic = self.algorithm.critic_loss(outputs.values, mine)
@@ -296,10 +351,16 @@ class Updater:
                 prefix = "kl/reference" if tie.anchor == "reference" else "kl/old"
                 found |= {prefix: per_token, f"{prefix}_per_sequence": per_sequence}
             kls.append((per_token, per_sequence))
+        found |= self.algorithm.state_metrics(self.state)
         if self.algorithm.entropy is not None:
             found["entropy/coefficient"] = self.state.entropy_coefficient if self.state.entropy_counts else 0.0
         self.state = self.algorithm.advance(
-            self.state, updates=made, episodes=int(prepared.trained.sum()), kl=kls, entropy=metrics.get("entropy")
+            self.state,
+            updates=made,
+            episodes=int(prepared.trained.sum()),
+            kl=kls,
+            entropy=metrics.get("entropy"),
+            costs=_costs(prepared.feedback),
         )
         self._adapt_learning_rate(furthest)
         return found
@@ -356,6 +417,12 @@ def _describe(prepared: Prepared) -> dict[str, float]:
             metrics["explained_variance"] = explained
         metrics["returns/mean"] = float(prepared.returns[known].mean()) if bool(known.any()) else 0.0
     return metrics
+
+
+def _costs(feedback: Feedback) -> dict[str, float]:
+    """The mean outcome of every named reward over the answers that have one."""
+    named = {name: values[~values.isnan()] for name, values in (feedback.named_rewards or {}).items()}
+    return {name: float(values.mean()) for name, values in named.items() if len(values)}
 
 
 def _keep(tokens: dict[str, Tensor], found: Mapping[str, Tensor], batch: TokenBatch, sequences: Tensor) -> None:
