@@ -25,6 +25,8 @@ _WHERE = {
     "StepRewards": "reinlm.rewards",
     "load_policy": "reinlm.models",
     "save_policy": "reinlm.models",
+    "Callback": "reinlm.loop",
+    "EarlyStopping": "reinlm.loop",
     "InputError": "reinlm.errors",
     "RunError": "reinlm.errors",
 }

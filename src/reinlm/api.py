@@ -6,14 +6,14 @@ configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reinlm.config import Config, build, merge, read_recipe
 
 if TYPE_CHECKING:
-    from reinlm.runs.loop import RunResult
+    from reinlm.loop import Callback, RunResult
     from reinlm.training.evaluation import Evaluation
     from reinlm.training.verbs import Generated
 
@@ -30,6 +30,7 @@ def sft(
     overwrite: bool = False,
     quiet: bool = False,
     command: str | None = None,
+    callbacks: Sequence[Callback] = (),
     **sections: Any,
 ) -> RunResult:
     """Supervised fine-tuning: imitate completions.
@@ -41,6 +42,7 @@ def sft(
         output: the run's folder; by default a new one in `runs/`.
         resume: go on from the newest checkpoint in `output`.
         overwrite: start anew in `output`.
+        callbacks: objects that watch the run, and may log metrics, stop it or change its learning rate (`reinlm.Callback`).
         sections: further keys of `SFTConfig`, such as `optimizer={"learning_rate": 1e-4}`.
 
     Returns:
@@ -54,7 +56,8 @@ def sft(
 
     loaded, sections = _objects(model, data, output, sections)
     config = _config(SFTConfig, _resumed(recipe, sections) if resume else recipe, sections)
-    return _train(train_sft, config, quiet, model=loaded, command=command, resume=resume, overwrite=overwrite)
+    options: dict[str, Any] = {"command": command, "resume": resume, "overwrite": overwrite, "callbacks": callbacks}
+    return _train(train_sft, config, quiet, model=loaded, **options)
 
 
 def rl(
@@ -69,13 +72,14 @@ def rl(
     overwrite: bool = False,
     quiet: bool = False,
     command: str | None = None,
+    callbacks: Sequence[Callback] = (),
     **sections: Any,
 ) -> RunResult:
     """Reinforcement learning of a language model.
 
     Args:
-        model, data, recipe, output, resume, overwrite: as in `reinlm.sft`; rows have `prompt` or `messages`, and further
-            columns that the reward functions read.
+        model, data, recipe, output, resume, overwrite, callbacks: as in `reinlm.sft`; rows have `prompt` or `messages`, and
+            further columns that the reward functions read.
         reward: a name ("math"), a function f(prompts, completions, **columns) -> list of floats, "file.py:function", or a
             list of these with weights ({"name": …, "weight": 0.5}).
         algorithm: a name ("dapo"), a mapping {"base": "grpo", …}, or an `Algorithm`.
@@ -91,9 +95,8 @@ def rl(
     given = {"reward": reward, "algorithm": describe(composed) if composed else algorithm}
     sections = {**sections, **{name: value for name, value in given.items() if value is not None}}
     config = _config(RLConfig, _resumed(recipe, sections) if resume else recipe, sections)
-    return _train(
-        train_rl, config, quiet, model=loaded, algorithm=composed, command=command, resume=resume, overwrite=overwrite
-    )
+    options: dict[str, Any] = {"command": command, "resume": resume, "overwrite": overwrite, "callbacks": callbacks}
+    return _train(train_rl, config, quiet, model=loaded, algorithm=composed, **options)
 
 
 def evaluate(
@@ -187,19 +190,8 @@ def _config(kind: type[_ConfigT], recipe: Any, sections: Mapping[str, Any]) -> _
 def _train(
     train: Callable[..., RunResult], config: Any, quiet: bool, *, command: str | None, **options: Any
 ) -> RunResult:
-    """Train, and leave a report behind, also of a run that stopped half-way."""
-    from reinlm.errors import RunError
-    from reinlm.insight.report import write_report
-    from reinlm.runs.loop import Interrupted
+    """Train; a report is left behind however the run ends."""
+    from reinlm.insight.tracker import ReportTracker
     from reinlm.runs.progress import Progress
 
-    progress = Progress(quiet=quiet)
-    try:
-        result = train(config, command=command or "", progress=progress, **options)
-    except (Interrupted, RunError):
-        folder = Path(config.run.output) if config.run.output else None
-        if folder is not None and (folder / "metrics.jsonl").is_file():
-            write_report(folder)
-        raise
-    write_report(result.folder)
-    return result
+    return train(config, command=command or "", progress=Progress(quiet=quiet), reports=[ReportTracker()], **options)

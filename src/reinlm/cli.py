@@ -17,7 +17,7 @@ import reinlm
 from reinlm.errors import InputError, ReinlmError, nearest
 
 if TYPE_CHECKING:
-    from reinlm.runs.loop import RunResult
+    from reinlm.loop import RunResult
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What the parser raises; typer brings its own copy of click, which it does not export."""
@@ -247,7 +247,8 @@ def classical(
     reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
     """
     from reinlm.classical.command import list_algorithms, run_command
-    from reinlm.insight.report import write_report
+    from reinlm.insight.report import REPORT_FILE
+    from reinlm.insight.tracker import ReportTracker
 
     if as_list:
         list_algorithms(as_json=as_json)
@@ -274,9 +275,9 @@ def classical(
         overwrite=overwrite,
         quiet=quiet,
         command=_command(),
+        reports=[ReportTracker()],
     )
-    report = write_report(result.folder)
-    typer.echo(json.dumps(result.summary) if as_json else f"report  {report}")
+    typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
 
 
 @app.command()

@@ -72,7 +72,7 @@ def make_run(path: Path, kind: str, steps: int) -> RunFolder:
     run = RunFolder.create(
         path, kind=kind, config=config, command=["reinlm", kind, "--model", "tiny", "--note", HOSTILE]
     )
-    log, noise = MetricsLog(path, tensorboard=False), random.Random(0)
+    log, noise = MetricsLog(path), random.Random(0)
     for step in range(steps):
         log.append(step, (sft_record if kind == "sft" else rl_record)(step, noise))
     return run

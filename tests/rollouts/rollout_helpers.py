@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from transformers import PreTrainedModel
 
+from reinlm.records import Content, Message
 from reinlm.rollouts.hf_engine import HFEngine
-from reinlm.rollouts.protocol import Completion, Request, Sampling
+from reinlm.rollouts.protocol import Capabilities, Completion, Request, Sampling
 
 VOCABULARY = 300
 PAD, EOS = 0, 1
@@ -39,3 +42,71 @@ def run(engine: HFEngine, asked: list[Request]) -> dict[str, Completion]:
     """Submit and drain."""
     engine.submit(asked)
     return drain(engine)
+
+
+def ids(completion: Completion) -> tuple[int, ...]:
+    """The sampled tokens as plain numbers."""
+    return tuple(completion.token_ids.tolist())
+
+
+def logprobs(completion: Completion) -> list[float]:
+    """The sampler's log-probabilities as plain numbers."""
+    return [float(value) for value in completion.columns["rollout_logprobs"]]
+
+
+class LineRenderer:
+    """The interface of `reinlm.data.rendering.Renderer` over a character tokenizer, for chats of one line a message.
+
+    A message is its role's first letter, a colon, its content, and a line break, or EOS for an assistant's. With
+    `rewrites` an earlier turn never stays as it was, so that nothing can be extended.
+    """
+
+    def __init__(self, tokenizer: Any, *, rewrites: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.rewrites = rewrites
+
+    def prompt(self, content: Content, where: str) -> list[int]:
+        return self._ids(content if isinstance(content, str) else self._lines(content) + "a:")
+
+    def parse(self, content: Content, token_ids: Sequence[int], stops: Sequence[int]) -> str | Message:
+        ids = list(token_ids)
+        ids = ids[:-1] if ids and ids[-1] in stops else ids
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text if isinstance(content, str) else {"role": "assistant", "content": text}
+
+    def extension(
+        self,
+        where: str,
+        before: Content,
+        history: Sequence[int],
+        answer: str | Message,
+        new: str | Sequence[Message],
+    ) -> list[int] | None:
+        if self.rewrites:
+            return None
+        return self._ids(new if isinstance(new, str) else self._lines(new) + "a:")
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _lines(self, messages: Sequence[Message]) -> str:
+        ends = {"assistant": "<eos>"}
+        return "".join(f"{m['role'][0]}:{m['content']}{ends.get(m['role'], chr(10))}" for m in messages)
+
+
+class ScriptedEngine:
+    """Answers by the request's name: text, ended by EOS unless the script gives another reason."""
+
+    def __init__(self, tokenizer: Any, script: Mapping[str, str | tuple[str, Any]], context: int | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.script = script
+        self.asked: list[Request] = []
+        self.capabilities = Capabilities(context_length=context)
+
+    async def generate(self, request: Request) -> Completion:
+        self.asked.append(request)
+        answer = self.script[request.id]
+        text, reason = answer if isinstance(answer, tuple) else (answer, "stop")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + ([EOS] if reason == "stop" else [])
+        numbers = np.arange(1, len(ids) + 1)
+        return Completion(request.id, ids, {"rollout_logprobs": -numbers / 8, "version": numbers * 0 + 3}, reason)

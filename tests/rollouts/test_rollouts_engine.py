@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rollout_helpers import CONTEXT, EOS, PAD, RAGGED, VOCABULARY, ModelMaker, drain, requests, run
+from rollout_helpers import CONTEXT, EOS, PAD, RAGGED, VOCABULARY, ModelMaker, drain, ids, logprobs, requests, run
 from transformers import (
     Llama4TextConfig,
     PreTrainedModel,
@@ -60,8 +60,8 @@ def test_greedy_equals_generate_token_for_token(
         generated = model.generate(
             torch.tensor([request.token_ids]), do_sample=False, max_new_tokens=request.sampling.max_new_tokens
         )
-        assert done[request.id].token_ids == tuple(generated[0, len(request.token_ids) :].tolist())
-        assert done[request.id].end == "length"
+        assert ids(done[request.id]) == tuple(generated[0, len(request.token_ids) :].tolist())
+        assert done[request.id].reason == "length"
 
 
 def test_greedy_stops_where_generate_stops(model: PreTrainedModel, engine: HFEngine) -> None:
@@ -73,9 +73,9 @@ def test_greedy_stops_where_generate_stops(model: PreTrainedModel, engine: HFEng
             torch.tensor([prompt]), do_sample=False, max_new_tokens=20, eos_token_id=list(stops), pad_token_id=PAD
         )
         answer = done[f"{i}/0"]
-        assert answer.token_ids == tuple(generated[0, len(prompt) :].tolist())
-        assert answer.end == ("stop" if answer.token_ids[-1] in stops else "length")
-        ends.add(answer.end)
+        assert ids(answer) == tuple(generated[0, len(prompt) :].tolist())
+        assert answer.reason == ("stop" if ids(answer)[-1] in stops else "length")
+        ends.add(answer.reason)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -89,18 +89,18 @@ def test_logprobs_equal_those_of_a_full_forward(
     )
     asked = requests(sampling, samples=4)
     done = run(engine, asked)
-    assert {answer.end for answer in done.values()} == {"stop", "length"}
+    assert {answer.reason for answer in done.values()} == {"stop", "length"}
     for request in asked:
         answer = done[request.id]
-        expected = full_logprobs(model, request.token_ids, answer.token_ids, 1.7)
-        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        expected = full_logprobs(model, request.token_ids, ids(answer), 1.7)
+        assert logprobs(answer) == pytest.approx(expected, abs=1e-4)
 
 
 def test_greedy_logprobs_are_those_at_temperature_one(model: PreTrainedModel, engine: HFEngine) -> None:
     done = run(engine, requests(GREEDY))
     for i, prompt in enumerate(RAGGED):
         answer = done[f"{i}/0"]
-        assert answer.logprobs == pytest.approx(full_logprobs(model, prompt, answer.token_ids, 1.0), abs=1e-4)
+        assert logprobs(answer) == pytest.approx(full_logprobs(model, prompt, ids(answer), 1.0), abs=1e-4)
 
 
 def mixed(samples: int = 3, seed: int = 0) -> list[Request]:
@@ -123,11 +123,11 @@ def test_an_answer_does_not_depend_on_the_batch_it_shares(
     for max_batch, prefill_tokens in [(1, 16384), (4, 16384), (7, 10), (16, 1)]:
         other = HFEngine(model, tokenizer, pad_id=PAD + 5, max_batch=max_batch, prefill_tokens=prefill_tokens)
         done = run(other, mixed()[::-1])
-        assert {name: (x.token_ids, x.end) for name, x in done.items()} == {
-            name: (x.token_ids, x.end) for name, x in reference.items()
+        assert {name: (ids(x), x.reason) for name, x in done.items()} == {
+            name: (ids(x), x.reason) for name, x in reference.items()
         }
         for name, answer in done.items():
-            assert answer.logprobs == pytest.approx(reference[name].logprobs, abs=1e-6)
+            assert logprobs(answer) == pytest.approx(logprobs(reference[name]), abs=1e-6)
 
 
 def test_requests_that_arrive_late_change_nobodys_answer(
@@ -140,7 +140,7 @@ def test_requests_that_arrive_late_change_nobodys_answer(
         engine.submit([request])
         done.update((completion.id, completion) for completion in engine.step())
     done.update(drain(engine))
-    assert {name: x.token_ids for name, x in done.items()} == {name: x.token_ids for name, x in reference.items()}
+    assert {name: ids(x) for name, x in done.items()} == {name: ids(x) for name, x in reference.items()}
 
 
 def test_seeds_and_samples_differ(engine: HFEngine) -> None:
@@ -148,9 +148,9 @@ def test_seeds_and_samples_differ(engine: HFEngine) -> None:
     first = run(engine, requests(sampling, samples=2, seed=0))
     again = run(engine, requests(sampling, samples=2, seed=0))
     other = run(engine, requests(sampling, samples=2, seed=1))
-    assert {name: x.token_ids for name, x in first.items()} == {name: x.token_ids for name, x in again.items()}
+    assert {name: ids(x) for name, x in first.items()} == {name: ids(x) for name, x in again.items()}
     for i in range(len(RAGGED)):
-        answers = {first[f"{i}/0"].token_ids, first[f"{i}/1"].token_ids, other[f"{i}/0"].token_ids}
+        answers = {ids(first[f"{i}/0"]), ids(first[f"{i}/1"]), ids(other[f"{i}/0"])}
         assert len(answers) == 3
 
 
@@ -190,7 +190,7 @@ def test_prefill_reads_no_more_tokens_than_allowed(model: PreTrainedModel, token
 def test_token_k_is_the_inverse_cdf_of_noise_k(model: PreTrainedModel, engine: HFEngine) -> None:
     done = run(engine, requests(Sampling(max_new_tokens=8, temperature=1.5), seed=5))
     for i, prompt in enumerate(RAGGED):
-        answer = done[f"{i}/0"].token_ids
+        answer = ids(done[f"{i}/0"])
         with torch.no_grad():
             logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         cumulative = (logits.double() / 1.5).softmax(-1).cumsum(-1)
@@ -242,10 +242,10 @@ def test_finished_rows_leave_the_batch(model: PreTrainedModel, tokenizer: PreTra
 
 def test_a_stop_token_at_the_last_position_is_a_stop(engine: HFEngine) -> None:
     free = run(engine, [Request("a", (5, 6, 7), Sampling(max_new_tokens=6, temperature=2.0))])["a"]
-    last = free.token_ids[-1]
-    assert last not in free.token_ids[:-1]
+    last = ids(free)[-1]
+    assert last not in ids(free)[:-1]
     bound = run(engine, [Request("a", (5, 6, 7), Sampling(6, temperature=2.0, stop_token_ids=(last,)))])["a"]
-    assert (bound.token_ids, bound.end, free.end) == (free.token_ids, "stop", "length")
+    assert (ids(bound), bound.reason, free.reason) == (ids(free), "stop", "length")
 
 
 def test_stop_strings_end_after_the_token_that_completes_them(
@@ -257,13 +257,13 @@ def test_stop_strings_end_after_the_token_that_completes_them(
     bound = run(engine, requests(replace(sampling, stop_strings=strings), samples=4))
     stopped = 0
     for name, answer in free.items():
-        count, end = len(answer.token_ids), "length"
+        count, end = len(ids(answer)), "length"
         for n in range(1, count + 1):
-            if any(string in tokenizer.decode(answer.token_ids[:n]) for string in strings):
+            if any(string in tokenizer.decode(ids(answer)[:n]) for string in strings):
                 count, end = n, "stop"
                 break
-        assert (bound[name].token_ids, bound[name].end) == (answer.token_ids[:count], end)
-        assert bound[name].logprobs == pytest.approx(answer.logprobs[:count], abs=1e-5)
+        assert (ids(bound[name]), bound[name].reason) == (ids(answer)[:count], end)
+        assert logprobs(bound[name]) == pytest.approx(logprobs(answer)[:count], abs=1e-5)
         stopped += end == "stop"
     assert 3 < stopped < len(free)
 
@@ -277,10 +277,28 @@ def test_an_answer_ends_where_the_context_is_full(
     prompts = [tuple(range(10, 10 + CONTEXT - left)) for left in (1, 30, 30, 30, 30, 30, 30)]
     engine = HFEngine(model, tokenizer, pad_id=PAD)
     done = run(engine, requests(Sampling(max_new_tokens=99), prompts=prompts))
-    assert [len(done[f"{i}/0"].token_ids) for i in range(len(prompts))] == [1] + [30] * 6
-    assert {answer.end for answer in done.values()} == {"length"}
+    assert [len(ids(done[f"{i}/0"])) for i in range(len(prompts))] == [1] + [30] * 6
+    assert {answer.reason for answer in done.values()} == {"context"}
     short = run(HFEngine(model, tokenizer, pad_id=PAD, context_length=20), requests(Sampling(max_new_tokens=99)))
-    assert [len(short[f"{i}/0"].token_ids) for i in range(len(RAGGED))] == [20 - len(prompt) for prompt in RAGGED]
+    assert [len(ids(short[f"{i}/0"])) for i in range(len(RAGGED))] == [20 - len(prompt) for prompt in RAGGED]
+
+
+def test_tokens_asked_for_that_just_fit_are_a_length_and_one_more_is_the_context(engine: HFEngine) -> None:
+    prompt = tuple(range(10, 10 + CONTEXT - 5))
+    reasons = [run(engine, [Request("a", prompt, Sampling(count))])["a"].reason for count in (4, 5, 6)]
+    assert reasons == ["length", "length", "context"]
+    assert engine.capabilities.context_length == CONTEXT
+
+
+def test_a_prompt_is_read_anew_once_nothing_waits_for_it(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Else what a batch holds would depend on what was asked for before it."""
+    shapes = prefilled(model)
+    engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=1)
+    for _ in range(2):
+        run(engine, requests(Sampling(max_new_tokens=2), prompts=[(5, 6, 7)], samples=2))
+    assert [length for _, length in shapes if length > 1] == [3, 3]
 
 
 def test_updates_in_flight_stamp_later_tokens(engine: HFEngine) -> None:
@@ -289,7 +307,7 @@ def test_updates_in_flight_stamp_later_tokens(engine: HFEngine) -> None:
     engine.step()
     engine.step()
     engine.update(None, 4)
-    assert drain(engine)["a"].versions == (3, 3, 4, 4, 4)
+    assert drain(engine)["a"].columns["version"].tolist() == [3, 3, 4, 4, 4]
     assert engine.capabilities.in_flight_update
 
 
@@ -304,8 +322,8 @@ def test_update_loads_weights_and_rereads_prompts_that_wait(
         done = engine.step()
     engine.update(other.state_dict(), 1)
     after = drain(engine)["0/1"]
-    assert after.token_ids == tuple(other.generate(torch.tensor([[5, 6, 7]]), do_sample=False, max_new_tokens=3)[0, 3:])
-    assert after.logprobs != pytest.approx(done[0].logprobs, abs=1e-2)
+    assert ids(after) == tuple(other.generate(torch.tensor([[5, 6, 7]]), do_sample=False, max_new_tokens=3)[0, 3:])
+    assert logprobs(after) != pytest.approx(logprobs(done[0]), abs=1e-2)
 
 
 def test_aborted_requests_never_come_back(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -318,7 +336,7 @@ def test_aborted_requests_never_come_back(model: PreTrainedModel, tokenizer: Pre
     assert engine.in_flight == 7
     done = drain(engine)
     assert set(done) == set(reference) - {"0/0", "0/1", "3/1", "4/0", "4/1"}
-    assert all(done[name].token_ids == reference[name].token_ids for name in done)
+    assert all(ids(done[name]) == ids(reference[name]) for name in done)
     engine.submit([Request("0/0", (5, 6, 7), sampling)])
     engine.step()
     engine.abort(["0/0"])
@@ -337,7 +355,7 @@ def test_sleep_refuses_to_lose_answers_and_step_refuses_to_sleepwalk(engine: HFE
     with pytest.raises(RunError, match="asleep"):
         engine.step()
     engine.wake()
-    assert len(drain(engine)["a"].token_ids) == 5
+    assert len(ids(drain(engine)["a"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -400,7 +418,7 @@ def test_the_model_is_left_in_the_mode_it_was_in(make_model: ModelMaker, tokeniz
     frozen.eval()
     before = [module.training for module in model.modules()]
     done = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
-    assert {name: x.token_ids for name, x in done.items()} == {name: x.token_ids for name, x in reference.items()}
+    assert {name: ids(x) for name, x in done.items()} == {name: ids(x) for name, x in reference.items()}
     assert [module.training for module in model.modules()] == before
     assert not all(before)
     assert any(before)
@@ -445,7 +463,7 @@ def test_autocast_runs_the_model_in_the_asked_type(model: PreTrainedModel, token
     done = run(engine, requests(Sampling(max_new_tokens=4)))
     assert seen == {torch.bfloat16}
     answer: Completion = done["0/0"]
-    assert answer.logprobs == pytest.approx(full_logprobs(model, RAGGED[0], answer.token_ids, 1.0), abs=0.5)
+    assert logprobs(answer) == pytest.approx(full_logprobs(model, RAGGED[0], ids(answer), 1.0), abs=0.5)
 
 
 def test_an_adapter_around_the_model_is_sampled_from(
@@ -456,4 +474,4 @@ def test_an_adapter_around_the_model_is_sampled_from(
     done = run(HFEngine(model, tokenizer, pad_id=PAD), requests(GREEDY))
     for i, prompt in enumerate(RAGGED):
         generated = model.generate(input_ids=torch.tensor([prompt]), do_sample=False, max_new_tokens=20)
-        assert done[f"{i}/0"].token_ids == tuple(generated[0, len(prompt) :].tolist())
+        assert ids(done[f"{i}/0"]) == tuple(generated[0, len(prompt) :].tolist())

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reinlm.errors import InputError
 from reinlm.runs.metrics import MetricsLog, MetricSums, RolloutLog, numbered, read_lines, read_metrics
@@ -99,7 +98,7 @@ def test_one_name_has_one_meaning() -> None:
 
 
 def test_metrics_come_back_as_they_were_logged(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, tensorboard=False)
+    log = MetricsLog(tmp_path)
     log.append(0, {"eval/held_out/accuracy": 0.5})
     log.append(1, {"loss": 0.1, "samples": 8, "grad_norm": math.inf, "kl": torch.tensor(0.25), "time": 3.0})
     assert '"grad_norm": null' in (tmp_path / "metrics.jsonl").read_text()
@@ -110,7 +109,7 @@ def test_metrics_come_back_as_they_were_logged(tmp_path: Path) -> None:
 
 
 def test_a_step_is_never_held_twice(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, tensorboard=False)
+    log = MetricsLog(tmp_path)
     log.append(3, {"loss": 1.0})
     with pytest.raises(ValueError, match="step 3 cannot follow step 3"):
         log.append(3, {"loss": 1.0})
@@ -122,7 +121,7 @@ def test_a_step_is_never_held_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["high", None, [1.0]])
 def test_a_metric_that_is_no_number_is_named(tmp_path: Path, value: object) -> None:
     with pytest.raises(ValueError, match="metric 'loss' must be a number, not"):
-        MetricsLog(tmp_path, tensorboard=False).append(1, {"loss": value})
+        MetricsLog(tmp_path).append(1, {"loss": value})
 
 
 def test_resuming_cuts_at_every_byte_to_whole_steps_and_goes_on_the_same(tmp_path: Path) -> None:
@@ -130,12 +129,12 @@ def test_resuming_cuts_at_every_byte_to_whole_steps_and_goes_on_the_same(tmp_pat
         for step in steps:
             log.append(step, {"loss": math.nan if step == 2 else 1 / 3 + step, "time": 0.0})
 
-    log = MetricsLog(tmp_path, tensorboard=False)
+    log = MetricsLog(tmp_path)
     append(log, range(1, 5))
     whole = log.path.read_bytes()
     for cut in range(len(whole) + 1):
         log.path.write_bytes(whole[:cut])
-        resumed = MetricsLog(tmp_path, after_step=2, tensorboard=False)
+        resumed = MetricsLog(tmp_path, after_step=2)
         kept = whole[:cut].count(b"\n")
         assert resumed.last_step in ({min(kept, 2), min(kept + 1, 2)} if kept else {-1, 1})
         append(resumed, range(max(resumed.last_step, 0) + 1, 5))
@@ -143,8 +142,8 @@ def test_resuming_cuts_at_every_byte_to_whole_steps_and_goes_on_the_same(tmp_pat
 
 
 def test_a_new_log_starts_empty(tmp_path: Path) -> None:
-    MetricsLog(tmp_path, tensorboard=False).append(0, {"loss": 1.0})
-    assert MetricsLog(tmp_path, tensorboard=False).last_step == -1
+    MetricsLog(tmp_path).append(0, {"loss": 1.0})
+    assert MetricsLog(tmp_path).last_step == -1
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
@@ -163,18 +162,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(InputError) as raised:
         read_metrics(path)
     assert raised.value.message.endswith(message)
-
-
-def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    for step in (1, 2, 3):
-        log.append(step, {"loss": float(step)})
-    log.close()
-    log = MetricsLog(tmp_path, after_step=1)
-    log.append(2, {"loss": 20.0})
-    log.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
 
 
 def test_rollouts_after_the_checkpoint_are_removed(tmp_path: Path) -> None:

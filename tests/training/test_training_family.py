@@ -31,7 +31,7 @@ def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
 
 
 def steps(task: Any, count: int) -> list[dict[str, float]]:
-    return [task.step(step) for step in range(1, count + 1)]
+    return [task.step(step).metrics for step in range(1, count + 1)]
 
 
 # ------------------------------------------------------------------------------------------------ critics
@@ -56,7 +56,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
     assert [record["critic/warmup"] for record in logged] == [1.0] * 3
     assert all("loss" not in record and record["updates/made"] == 0 for record in logged)
     assert (task.state.updates, task.state.batches) == (0, 3)
-    last = task.step(4)
+    last = task.step(4).metrics
     assert moved(policy, before)
     assert "critic/warmup" not in last
     assert (last["updates/made"], task.state.updates) == (4, 4)
@@ -64,7 +64,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
 
 def warmed(bootstrap: bool) -> list[dict[str, float]]:
     """Twenty-five steps of warm-up on answers of a random model, most of which a limit cuts off."""
-    gae = {"critic_smoothing": 1.0, "bootstrap_truncated": bootstrap}
+    gae = {"critic_lambda": 1.0, "bootstrap_truncated": bootstrap}
     task = rl_task(
         tiny_policy(),
         algorithm("ppo", advantage={"whitened": {"gae": gae}}, critic={"clip": None, "coefficient": 1.0}, kl=None),
@@ -304,7 +304,7 @@ def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
     )
     kept = task.collector.collect
     task.collector.collect = lambda *given: _all_cut(kept(*given))
-    logged = task.step(1)
+    logged = task.step(1).metrics
     assert (logged["updates/made"], logged["completions/untrained"]) == (0, 16)
     assert not moved(policy, before)
     assert all(math.isfinite(value) for value in logged.values())
@@ -373,8 +373,8 @@ def test_a_kl_over_the_vocabulary_is_measured_and_pulls() -> None:
     policy, other = tiny_policy(seed=1), tiny_policy(seed=2)
     chosen = algorithm("grpo", kl={"estimator": "full", "coefficient": 1.0})
     task = rl_task(policy, chosen, reward=lambda completions, **_: [1.0] * len(completions), reference=other.model)
-    first = task.step(1)["kl/full"]
-    later = [task.step(step)["kl/full"] for step in range(2, 12)]
+    first = task.step(1).metrics["kl/full"]
+    later = [task.step(step).metrics["kl/full"] for step in range(2, 12)]
     assert first > 0.01
     assert later[-1] < first
 
@@ -389,7 +389,7 @@ def test_ppos_penalty_follows_what_was_measured_after_the_last_update() -> None:
     )
     coefficient = 1.0
     for step in range(1, 5):
-        logged = task.step(step)
+        logged = task.step(step).metrics
         assert logged["kl/old_coefficient"] == coefficient
         kl = logged["kl/old"]
         coefficient *= 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.015 else 1.0
@@ -402,7 +402,7 @@ def test_ppos_penalty_follows_what_was_measured_after_the_last_update() -> None:
 def test_an_adaptive_tie_to_the_reference_reads_the_batchs_divergence() -> None:
     chosen = algorithm("rloo", kl={"coefficient": 0.2, "controller": {"ziegler": [1e-9, 10]}})
     task = rl_task(tiny_policy(seed=1), chosen, reward=even, reference=tiny_policy(seed=2).model)
-    logged = task.step(1)
+    logged = task.step(1).metrics
     assert logged["kl/reference_per_sequence"] > logged["kl/reference"] > 0.0
     assert task.state.kl_coefficients[0] == pytest.approx(0.2 * (1 + 0.2 * 16 / 10))
 
@@ -420,7 +420,7 @@ def test_updates_end_where_the_policy_has_gone_too_far() -> None:
             training={"minibatches": 2, "passes": 4, "target_kl": target},
             optimizer={"learning_rate": 3e-2},
         )
-        return task.step(1), task
+        return task.step(1).metrics, task
 
     free, _ = run(None)
     held, task = run(1e-3)

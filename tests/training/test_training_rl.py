@@ -113,7 +113,7 @@ def test_an_answer_without_reward_is_in_no_statistic_and_no_gradient() -> None:
     policy = tiny_policy(seed=1)
     task = rl_task(policy, algorithm("grpo", kl=None), reward=every_third_none)
     watched = Watched(task)
-    logged = task.step(1)
+    logged = task.step(1).metrics
     (kept,) = [one.kept for one in watched.collected]
     rollouts, advantages, given = [], [], []
     for group in kept:
@@ -201,7 +201,7 @@ def test_the_reference_stays_while_the_policy_moves(lora: bool, tmp_path: Path) 
     watched.task.step(1)
     batch = train_batch(watched.collected[0].kept)
     before_ref, before = reference_logprobs(task, batch), task.updater._measure(policy.model, batch)[0]
-    kl = [task.step(step)["kl"] for step in (1, 2, 3)]
+    kl = [task.step(step).metrics["kl"] for step in (1, 2, 3)]
     assert torch.equal(before_ref, before)
     assert torch.equal(reference_logprobs(task, batch), before_ref)
     assert float((task.updater._measure(policy.model, batch)[0] - before).abs().max()) > 0.01
@@ -224,7 +224,7 @@ def test_dynamic_sampling_fills_the_batch_with_mixed_groups(tmp_path: Path) -> N
 
     task = rl_task(tiny_policy(), algorithm("dapo"), reward=mixed_for_some)
     watched = Watched(task)
-    logged = task.step(1)
+    logged = task.step(1).metrics
     (one,) = watched.collected
     assert len(one.kept) == 4
     assert all(group.group.prompt.content[0] in "01" for group in one.kept)

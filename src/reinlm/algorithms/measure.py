@@ -8,6 +8,9 @@ from torch import Tensor
 from reinlm.objectives import Gated, Metrics, Signals, k3
 from reinlm.objectives.ratios import exponent, token_log_ratio
 
+MOVED = 0.01
+"""A ratio further from 1 than this has moved: a gate has something to act on."""
+
 
 def measure_policy(
     logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
@@ -19,6 +22,7 @@ def measure_policy(
     sums = {
         "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
         "ratio/mean": (ratio.sum(), count),
+        "ratio/moved": (((ratio - 1.0).abs() > MOVED).sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),
         "clip_ratio/high_mean": (gated.high.sum(), count),
         "clip_ratio/region_mean": ((gated.low | gated.high).sum(), count),
@@ -35,6 +39,29 @@ def measure_policy(
         sums["correction/dropped"] = ((signals.correction == 0.0).sum(), count)
     mismatch, largest = _mismatch(logprobs, signals)
     return Metrics(sums | mismatch, maxima | largest)
+
+
+def token_quantities(
+    logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
+) -> dict[str, Tensor]:
+    """What an update made of each token [N], for the rollout log; all detached.
+
+    `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither),
+    `weight` (what multiplies the gated loss: token weight, correction, sequence mask), `advantages`, and where there is a
+    reference `kl` (k3).
+    """
+    weight = signals.weights if signals.correction is None else signals.weights * signals.correction
+    found = {
+        "logprobs": logprobs,
+        "ratio": log_ratio.exp(),
+        "gate": gated.losses,
+        "clip": gated.high.to(logprobs.dtype) - gated.low.to(logprobs.dtype),
+        "weight": weight if counted is None else weight * counted,
+        "advantages": signals.advantages,
+    }
+    if signals.ref_logprobs is not None:
+        found["kl"] = k3(logprobs, signals.ref_logprobs)
+    return {name: values.detach().expand(logprobs.shape) for name, values in found.items()}
 
 
 def _mismatch(logprobs: Tensor, signals: Signals) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from torch import Tensor
+import torch
 
 from reinlm.errors import InputError
 from reinlm.objectives import choice, missing_end_penalty, soft_overlong_penalty
+from reinlm.records import RewardEvent, ScoredGroup
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+Events = tuple[RewardEvent, ...]
 
 
 class Shaper(Protocol):
-    """(lengths of the answers in tokens [E], which ones a limit cut off [E], limit of the sampler in tokens) -> what to add
-    to their rewards [E]."""
+    """A scored group and the sampler's limit in tokens -> for every rollout the reward events to add to what it earned."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Of its events."""
 
-    def __call__(
-        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
-    ) -> Float[Tensor, " episodes"]: ...
+    def __call__(self, group: ScoredGroup, limit: int) -> tuple[Events, ...]: ...
+
+    def check(self, limit: int) -> None:
+        """Raise InputError where it can have no effect at this limit."""
+
+
+def shaped(group: ScoredGroup, shapers: Sequence[Shaper], limit: int) -> ScoredGroup:
+    """The group with what all shapers add, beside what it earned."""
+    if not shapers:
+        return group
+    added = [shaper(group, limit) for shaper in shapers]
+    return replace(group, shaping=tuple(tuple(e for events in row for e in events) for row in zip(*added, strict=True)))
 
 
 @choice("shaper", "soft_overlong")
@@ -44,17 +55,23 @@ class SoftOverlong:
         if not 0 <= self.cache < float("inf") or (self.cache >= 1 and self.cache != int(self.cache)):
             raise ValueError(f"soft overlong: cache is a fraction below 1 or a number of tokens, not {self.cache}")
 
-    def __call__(
-        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
-    ) -> Float[Tensor, " episodes"]:
+    def _bounds(self, limit: int) -> tuple[int, int]:
         longest = limit if self.max_length is None else self.max_length
         cache = round(self.cache * longest) if self.cache < 1 else int(self.cache)
+        return longest, min(cache, longest)
+
+    def check(self, limit: int) -> None:
+        longest, cache = self._bounds(limit)
         if longest - cache >= limit:
             raise InputError(
                 f"soft overlong: answers end at {limit} tokens, and the punishment would begin only after {longest - cache}",
                 hint="raise rollout.max_new_tokens, or lower the shaper's max_length",
             )
-        return soft_overlong_penalty(lengths, longest, min(cache, longest))
+
+    def __call__(self, group: ScoredGroup, limit: int) -> tuple[Events, ...]:
+        longest, cache = self._bounds(limit)
+        lengths = torch.tensor([rollout.length for rollout in group.group.rollouts], dtype=torch.long)
+        return tuple((RewardEvent(self.name, x),) for x in soft_overlong_penalty(lengths, longest, cache).tolist())
 
 
 @choice("shaper", "missing_end")
@@ -70,7 +87,10 @@ class MissingEnd:
         if not 0.0 < self.penalty < float("inf"):
             raise ValueError(f"missing end: the penalty must be more than 0 and finite, not {self.penalty}")
 
-    def __call__(
-        self, lengths: Int[Tensor, " episodes"], truncated: Bool[Tensor, " episodes"], limit: int
-    ) -> Float[Tensor, " episodes"]:
-        return missing_end_penalty(truncated, self.penalty)
+    def check(self, limit: int) -> None:
+        """It has an effect at any limit."""
+
+    def __call__(self, group: ScoredGroup, limit: int) -> tuple[Events, ...]:
+        truncated = torch.tensor([rollout.truncated for rollout in group.group.rollouts], dtype=torch.bool)
+        penalties = missing_end_penalty(truncated, self.penalty).tolist()
+        return tuple((RewardEvent(self.name, x),) for x in penalties)

@@ -19,6 +19,7 @@ from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.config import apply_overrides, build, merge, read_recipe
 from reinlm.errors import InputError
+from reinlm.loop import Callback
 from reinlm.runs import Progress
 
 
@@ -45,6 +46,7 @@ def run_command(
     overwrite: bool,
     quiet: bool,
     command: str,
+    reports: Sequence[Callback] = (),
 ) -> ClassicalResult:
     """Run what the words ask for, and show it.
 
@@ -54,7 +56,8 @@ def run_command(
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
     torch.set_num_threads(1)  # networks this small lose more to a second thread than they win
-    result = run_classical(config, resume=resume, overwrite=overwrite, progress=Progress(quiet=quiet), command=command)
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
+    result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]
     if render == "text":
         show_text(agent, Console(stderr=as_json).out)

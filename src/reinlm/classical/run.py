@@ -19,13 +19,14 @@ from reinlm.classical.pictures import picture
 from reinlm.classical.registry import find
 from reinlm.config import Config
 from reinlm.errors import InputError
+from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
+from reinlm.loop.delivery import tell
+from reinlm.loop.events import Reason, RunEnded
+from reinlm.loop.task import ALONE
 from reinlm.runs import (
     Checkpoints,
-    Loop,
-    LoopSettings,
     MetricsLog,
     Progress,
-    RolloutLog,
     RunFolder,
     load_state,
     read_metrics,
@@ -88,12 +89,17 @@ class Control:
         self.agent = self.policy = agent
         self.config = config
         self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
 
-    def step(self, step: int) -> dict[str, float]:
-        return self.agent.advance(step)
+    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
+        metrics = self.agent.advance(step)
+        context.send(Updated(step, metrics))
+        return StepResult(metrics)
+
+    def set_learning_rate(self, value: float) -> None:
+        raise InputError("a classical run's learning rate is one of its algorithm's settings and stays as it is")
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self.set_learning_rate(factor)
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Greedy episodes, once all is learned."""
@@ -121,10 +127,12 @@ def run_classical(
     overwrite: bool = False,
     progress: Progress | None = None,
     command: str = "",
+    reports: Sequence[Callback] = (),
 ) -> ClassicalResult:
     """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
 
-    Raises InputError for what cannot be run, before anything is written.
+    `reports` are told when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
+    anything is written.
     """
     progress = progress or Progress(quiet=True)
     path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -140,16 +148,22 @@ def run_classical(
     )
     _agent(config, config.seed)  # every complaint about environment and settings comes before the folder
     with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
-        results = [
-            _one_seed(config, config.seed + index, folder.path, progress, create) for index in range(config.seeds)
-        ]
-        _mean_curve(folder.path, [path / "seeds" / str(config.seed + index) for index in range(config.seeds)])
+        seeds = range(config.seed, config.seed + config.seeds)
+        try:
+            results = [_one_seed(config, seed, folder.path, progress, create) for seed in seeds]
+        except BaseException as error:
+            _mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
+            reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            tell(reports, RunEnded(reason, 0, str(error), path), error)
+            raise
+        _mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
         agents = tuple(agent for agent, _ in results)
         summary = _summary(config, [summary for _, summary in results])
         folder.write_summary(summary)
         drawn = picture(agents[0])
         if drawn is not None:
             (path / "picture.svg").write_text(drawn.svg(), encoding="utf-8")
+        tell(reports, RunEnded("finished", summary["steps"], None, path))
     return ClassicalResult(path, summary, agents)
 
 
@@ -180,11 +194,11 @@ def _one_seed(
         evaluate_every=0,
         save_every=stride * (BLOCKS // SAVES) if task.total_steps >= BLOCKS else 0,
         keep_last=1,
-        tensorboard=config.tensorboard,
         resume_command=f"reinlm classical --resume --output {shlex.quote(str(folder))}",
     )
+    trackers = build_trackers(["tensorboard"] if config.tensorboard else [])
     with RunFolder.create(path, **create, resume=(path / "run.json").is_file()) as inner:
-        result = Loop(task, settings, inner, progress).run()
+        result = Loop(task, settings, inner, progress, trackers).run()
         greedy = read_metrics(path / "metrics.jsonl")[-1]
         summary = {
             "seed": seed,
@@ -235,10 +249,10 @@ def _number(value: Any) -> Any:
 def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
     """`metrics.jsonl` of the whole run: the mean over seeds of every metric, and the extremes of the return."""
     by_step: dict[int, list[Mapping[str, float]]] = {}
-    for path in seeds:
-        for record in read_metrics(path / "metrics.jsonl"):
+    for path in (seed / "metrics.jsonl" for seed in seeds):
+        for record in read_metrics(path) if path.is_file() else ():
             by_step.setdefault(record["step"], []).append(record)
-    log = MetricsLog(folder, tensorboard=False)
+    log = MetricsLog(folder)
     for step, records in sorted(by_step.items()):
         names = sorted({name for record in records for name in record} - {"step", "time"})
         values = {name: [record[name] for record in records if name in record] for name in names}
@@ -246,4 +260,3 @@ def _mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
         if len(seeds) > 1 and "return" in values:
             means |= {"return/low_seed": min(values["return"]), "return/high_seed": max(values["return"])}
         log.append(step, means)
-    log.close()

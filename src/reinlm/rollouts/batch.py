@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reinlm.errors import RunError
-from reinlm.records import End
 from reinlm.rollouts.cache import Part, RowCache, assemble
-from reinlm.rollouts.protocol import Completion, Request
+from reinlm.rollouts.protocol import Completion, Reason, Request
 from reinlm.rollouts.sampling import RowSampling, sample
 from reinlm.rollouts.stops import StopStrings
 
@@ -26,6 +26,8 @@ class Row:
     request: Request
     limit: int
     """Tokens at most: what was asked for, or what the context still holds."""
+    bound: Reason
+    """Which of the two: "length" or "context"."""
     stops: frozenset[int]
     strings: StopStrings | None
     tokens: list[int] = field(default_factory=list)
@@ -37,18 +39,22 @@ class Row:
         """Prompt and answer so far, in tokens."""
         return len(self.request.token_ids) + len(self.tokens)
 
-    def take(self, token: int, logprob: float, version: int) -> End | None:
+    def take(self, token: int, logprob: float, version: int) -> Reason | None:
         """Append a token; why the answer ends with it, or None."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
         if token in self.stops or (self.strings is not None and self.strings.completed(self.tokens)):
             return "stop"
-        return "length" if len(self.tokens) >= self.limit else None
+        return self.bound if len(self.tokens) >= self.limit else None
 
-    def completion(self, end: End) -> Completion:
+    def completion(self, reason: Reason) -> Completion:
         """The finished answer."""
-        return Completion(self.request.id, tuple(self.tokens), tuple(self.logprobs), tuple(self.versions), end)
+        columns = {
+            "rollout_logprobs": np.array(self.logprobs, np.float32),
+            "version": np.array(self.versions, np.int32),
+        }
+        return Completion(self.request.id, np.array(self.tokens, np.int32), columns, reason)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Batch:
         self._logits = forward(self._tokens[:, None], positions, mask, self._cache)
 
     def extend(self, arrivals: Sequence[Arrival]) -> None:
-        """Let rows join, and dead ones go. Between `advance` and `choose`."""
+        """Add rows, and leave dead ones out. Between `advance` and `choose`."""
         parts = [Part(arrival.cache, self._index(arrival.lines)) for arrival in arrivals]
         logits = [arrival.logits for arrival in arrivals]
         rows = [row for arrival in arrivals for row in arrival.rows]
@@ -102,12 +108,12 @@ class Batch:
         self._logits = torch.cat([lines.index_select(0, part.rows) for lines, part in zip(logits, parts, strict=True)])
         self._adopt(rows, parts, unread=0)
 
-    def choose(self, version: int) -> list[tuple[Row, End]]:
+    def choose(self, version: int) -> list[tuple[Row, Reason]]:
         """Sample a token for every row; the rows that ended with it. Waits for the device once."""
         chosen, scores = sample(self._logits, self._sampling, self._cache.width - self._firsts)
         self._tokens, self._logits = chosen, torch.empty(0)
         tokens, logprobs = chosen.tolist(), scores.tolist()
-        ended: list[tuple[Row, End]] = []
+        ended: list[tuple[Row, Reason]] = []
         for index, row in enumerate(self._rows):
             if row is None:
                 continue
@@ -118,20 +124,20 @@ class Batch:
                     f"(policy version {version})",
                     hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
                 )
-            end = row.take(tokens[index], logprob, version)
-            if end is not None:
-                ended.append((row, end))
+            reason = row.take(tokens[index], logprob, version)
+            if reason is not None:
+                ended.append((row, reason))
                 self._rows[index] = None
         self._count()
         return ended
 
     def drop(self, ids: set[str]) -> None:
-        """Let the rows of these requests die."""
+        """Drop the rows of these requests."""
         self._rows = [None if row is None or row.request.id in ids else row for row in self._rows]
         self._count()
 
     def compact(self) -> None:
-        """Let dead rows go, and the columns that only they used. After `choose`."""
+        """Leave dead rows out, and the columns that only they used. After `choose`."""
         part = self._survivors(unread=1)
         self._tokens = self._tokens.index_select(0, part.rows)
         self._adopt([row for row in self._rows if row is not None], [part], unread=1)

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from reinlm.errors import InputError, RunError
 from reinlm.rollouts.batch import Arrival, Batch, Row
 from reinlm.rollouts.cache import Part, RowCache, assemble, check_supported
-from reinlm.rollouts.protocol import Capabilities, Completion, Request
+from reinlm.rollouts.driver import Driver
+from reinlm.rollouts.protocol import Capabilities, Completion, Reason, Request
 from reinlm.rollouts.stops import StopStrings, TokenText
+
+_LENGTH: Reason = "length"
+_CONTEXT: Reason = "context"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class HFEngine:
         max_batch: answers written at the same time.
         prefill_tokens: prompt tokens, padding included, that one step reads at most (one prompt always goes).
         autocast_dtype: run the model under autocast to this type.
+
+    `generate` serves coroutines; below it stands a synchronous core, `submit` and `step`, which serves callers without an
+    event loop. A caller uses one or the other.
 
     Example:
         >>> engine = HFEngine(model, tokenizer, pad_id=0)
@@ -97,11 +104,16 @@ class HFEngine:
         self._ids: set[str] = set()
         self._kept: _Prefilled | None = None
         self._batch = Batch(self._device, self._context)
+        self._driver = Driver(self)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Log-probabilities, and updates while answers are being written."""
-        return Capabilities(logprobs=True, in_flight_update=True)
+        """Log-probabilities and versions, the context, and updates while answers are being written."""
+        return Capabilities(context_length=self._context, in_flight_update=True)
+
+    async def generate(self, request: Request) -> Completion:
+        """One answer, as `reinlm.rollouts.protocol.Generator` says; one driver advances all that are awaited."""
+        return await self._driver.generate(request)
 
     @property
     def in_flight(self) -> int:
@@ -117,14 +129,14 @@ class HFEngine:
         """
         requests = list(requests)
         new: set[str] = set()
-        prompts: set[tuple[int, ...]] = set(self._queue)
+        prompts: set[tuple[int, ...]] = set()
         for request in requests:
             if request.id in self._ids or request.id in new:
                 raise InputError(
                     f"request {request.id!r} is in flight already", hint="give every request an id of its own"
                 )
             new.add(request.id)
-            if request.token_ids not in prompts:
+            if request.token_ids not in self._queue and request.token_ids not in prompts:
                 self._check_prompt(request)
                 prompts.add(request.token_ids)
             self._check_ids(request, "stop token", request.sampling.stop_token_ids)
@@ -154,7 +166,7 @@ class HFEngine:
         except BaseException:
             self._reset()
             raise
-        completions = [row.completion(end) for row, end in ended]
+        completions = [row.completion(reason) for row, reason in ended]
         self._ids.difference_update(completion.id for completion in completions)
         return completions
 
@@ -204,13 +216,13 @@ class HFEngine:
 
     def _row(self, request: Request) -> Row:
         sampling = request.sampling
-        limit = sampling.max_new_tokens
-        if self._context is not None:
-            limit = min(limit, self._context - len(request.token_ids))
+        limit, bound = sampling.max_new_tokens, _LENGTH
+        if self._context is not None and self._context - len(request.token_ids) < limit:
+            limit, bound = self._context - len(request.token_ids), _CONTEXT
         strings = None
         if sampling.stop_strings:
             strings = self._strings.setdefault(sampling.stop_strings, StopStrings(sampling.stop_strings, self._text))
-        return Row(request, limit, frozenset(sampling.stop_token_ids), strings)
+        return Row(request, limit, bound, frozenset(sampling.stop_token_ids), strings)
 
     def _check_prompt(self, request: Request) -> None:
         count = len(request.token_ids)
@@ -303,7 +315,9 @@ class HFEngine:
         return logits
 
     def _tidy(self) -> None:
-        """Let dead rows go where they are a quarter of the batch and nothing waits that would replace them anyway."""
+        """Leave dead rows out where they are a quarter of the batch and nothing waits that would replace them anyway."""
+        if not self._queue:
+            self._kept = None  # what comes later is read anew, whatever was asked for before
         dead = len(self._batch) - self._batch.live
         if not self._batch.live:
             self._batch.clear()

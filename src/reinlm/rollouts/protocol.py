@@ -1,18 +1,23 @@
-"""What an engine is: a stream of requests in, finished completions out.
+"""What an engine is: it turns requests into completions, many at once.
 
-A server, a thread or a cluster can stand behind it; the in-process engine of `hf_engine.py` is the default.
+A server or a cluster can stand behind it; the in-process engine of `hf_engine.py` is the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from reinlm.records import End
+import numpy as np
+
+from reinlm.records import COLUMNS, Array, SamplingSettings, same_bits
 
 MIN_TEMPERATURE = 1e-4
 """Logits divided by less overflow float32 long before they differ from greedy."""
+
+Reason = Literal["stop", "length", "context"]
+"""Why a turn ended: a stop token or string; `max_new_tokens`; the model's context is full."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Sampling:
         if "" in self.stop_strings:
             raise ValueError("a stop string cannot be empty: every answer would end at its first token")
 
+    @property
+    def settings(self) -> SamplingSettings:
+        """What a segment keeps of it: the distribution, without what ends an answer."""
+        return SamplingSettings(self.temperature, self.top_p, self.top_k, self.max_new_tokens)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -63,42 +73,66 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """One finished answer."""
+    """One finished answer.
+
+    Example:
+        Completion(id="3/0/12/7", token_ids=np.array([9, 1], np.int32), reason="stop",
+                   columns={"rollout_logprobs": np.array([-0.7, -0.1], np.float32), "version": np.array([4, 4], np.int32)})
+    """
 
     id: str
-    token_ids: tuple[int, ...]
-    """The sampled tokens, the stop token included; without the prompt."""
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    """Policy version of each token."""
-    end: End
+    token_ids: Array
+    """[n] int32: the sampled tokens, the stop token included; without the prompt."""
+    columns: Mapping[str, Array]
+    """Per-token columns by their declared names, [n, …]: `rollout_logprobs`, `version`, and what else the engine offers."""
+    reason: Reason
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", np.asarray(self.token_ids, np.int32))
+        columns = {name: np.asarray(values, COLUMNS[name].dtype) for name, values in self.columns.items()}
+        object.__setattr__(self, "columns", columns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Completion):
+            return NotImplemented
+        return (
+            (self.id, self.reason, self.columns.keys()) == (other.id, other.reason, other.columns.keys())
+            and np.array_equal(self.token_ids, other.token_ids)
+            and all(same_bits(values, other.columns[name]) for name, values in self.columns.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """What an engine can report or do."""
 
-    logprobs: bool = True
-    routing: bool = False
-    kept_sets: bool = False
+    columns: tuple[str, ...] = ("rollout_logprobs", "version")
+    """The per-token columns of its completions."""
+    context_length: int | None = None
+    """Prompt and answer together have at most so many tokens; None where there is no limit."""
     in_flight_update: bool = False
+    """Weights may change while answers are being written."""
 
 
-class Engine(Protocol):
-    """A stream of answers."""
+class Generator(Protocol):
+    """The part of an engine that an episode needs."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        """Queue requests. Raises InputError for one that cannot fit the context or whose id is in flight."""
+    async def generate(self, request: Request) -> Completion:
+        """One answer; any number may be awaited at the same time. Cancelling it aborts the request.
 
-    def step(self) -> Sequence[Completion]:
-        """Advance by one token or so; what finished. Empty when nothing did, or nothing is in flight."""
+        Raises:
+            InputError: a request that cannot fit the context or whose id is in flight.
+            RunError: the engine cannot go on.
+        """
 
-    @property
-    def in_flight(self) -> int:
-        """Requests submitted and not yet returned."""
+
+class Engine(Generator, Protocol):
+    """Samples answers from weights that it shares with the trainer, or is sent."""
 
     def abort(self, ids: Iterable[str]) -> None:
         """Drop these requests; unknown ids are ignored."""

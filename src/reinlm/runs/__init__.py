@@ -2,7 +2,6 @@
 
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder, read_run
-from reinlm.runs.loop import Interrupted, Loop, LoopSettings, RunResult, Task
 from reinlm.runs.metrics import MetricsLog, MetricSums, RolloutLog, read_metrics
 from reinlm.runs.names import METRICS, without_clocks
 from reinlm.runs.progress import Progress
@@ -11,16 +10,11 @@ from reinlm.runs.state import random_states, restore_random_states
 __all__ = [
     "METRICS",
     "Checkpoints",
-    "Interrupted",
-    "Loop",
-    "LoopSettings",
     "MetricSums",
     "MetricsLog",
     "Progress",
     "RolloutLog",
     "RunFolder",
-    "RunResult",
-    "Task",
     "load_state",
     "random_states",
     "read_metrics",

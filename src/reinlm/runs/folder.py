@@ -117,6 +117,11 @@ class RunFolder:
         """Where `Checkpoints` lie."""
         return self.path / "checkpoints"
 
+    def read_config(self) -> dict[str, Any]:
+        """What config.yaml holds: everything resolved, secrets redacted."""
+        file = self.path / CONFIG_FILE
+        return dict(parse_yaml(file.read_text(encoding="utf-8"), str(file)) or {})
+
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write `summary.json`: the figures that the run is judged by."""
         write_json(self.path / "summary.json", summary)

@@ -1,7 +1,7 @@
 """Metrics as sums with their denominators, and the files that hold them step by step.
 
 `metrics.jsonl` has one strict-JSON object a step, steps ascending. A value that is not finite is written as `null`
-there, because NaN and Infinity are no JSON; TensorBoard receives it as it is.
+there, because NaN and Infinity are no JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from reinlm.runs.files import json_safe, remove, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.utils.tensorboard import SummaryWriter
 
     Number = float | Tensor
 
@@ -140,26 +139,23 @@ def _floats(values: list[Number]) -> Iterator[float]:
 
 
 class MetricsLog:
-    """`metrics.jsonl` and its mirror in TensorBoard events.
+    """`metrics.jsonl`.
 
     Append a step before its checkpoint is saved: a resumed run then finds every step up to the checkpoint, once.
 
     Args:
         folder: the run folder.
         after_step: what the file holds of later steps, and a line that a crash tore, is cut off; -1 starts anew.
-        tensorboard: mirror to `tensorboard/` in the run folder.
     """
 
-    def __init__(self, folder: Path, *, after_step: int = -1, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path, *, after_step: int = -1) -> None:
         self.path = Path(folder) / METRICS_FILE
-        self._events = Path(folder) / "tensorboard" if tensorboard else None
-        self._writer: SummaryWriter | None = None
         self.last_step = -1
         """The last step in the file; -1 before the first."""
         self.truncate(after_step)
 
-    def append(self, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Write one step; returns the record as it stands in the file. `time` is added.
+    def append(self, step: int, values: Mapping[str, Any]) -> dict[str, float]:
+        """Write one step; returns its numbers, those that are not finite as they are. `time` is added.
 
         Raises:
             ValueError: for a step that does not come after the last one, or a value that is not a number.
@@ -173,37 +169,15 @@ class MetricsLog:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-        self._mirror(step, numbers)
         self.last_step = step
-        return record
+        return numbers
 
     def truncate(self, after_step: int) -> None:
         """Keep steps up to `after_step`, each once; the file is replaced in one piece."""
-        self.close()
         rows = read_lines(self.path) if self.path.exists() else []
         kept = [record for record in _ascending(self.path, rows) if record["step"] <= after_step]
         write_atomic(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.last_step = kept[-1]["step"] if kept else -1
-        self._purge = after_step + 1
-
-    def close(self) -> None:
-        """Finish the TensorBoard events; appending again opens new ones."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _mirror(self, step: int, numbers: Mapping[str, float]) -> None:
-        if self._events is None:
-            return
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # Hides what an interrupted run had written of the steps that come again.
-            self._writer = SummaryWriter(str(self._events), purge_step=self._purge)
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-        self._purge = step + 1
 
 
 def _number(name: str, value: Any) -> float:

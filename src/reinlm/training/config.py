@@ -11,63 +11,15 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
-from reinlm.rollouts import SamplingConfig
-from reinlm.schedules import Schedule
-
-
-class OptimizerConfig(Config):
-    """AdamW with warm-up and a schedule."""
-
-    learning_rate: float = Field(1e-6, gt=0, lt=1)
-    schedule: Schedule = "constant"
-    """After warm-up, over the run's optimizer steps: stay, or go down to `final_fraction` of the rate."""
-    warmup_steps: int = Field(0, ge=0)
-    """Optimizer steps over which the rate rises linearly from 0."""
-    final_fraction: float = Field(0.1, ge=0, le=1)
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    """On matrices alone: biases and norms do not decay."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
-    """The gradient's norm is clipped here; null switches clipping off."""
-    max_skipped: int = Field(5, ge=1)
-    """An update whose loss or gradient is not finite is skipped; after this many in a row the run stops."""
-
-    @field_validator("betas")
-    @classmethod
-    def _in_range(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("both betas must be in [0, 1)")
-        return betas
-
-
-class RolloutConfig(SamplingConfig):
-    """How prompts become groups of answers."""
-
-    group_size: int = Field(8, ge=1)
-    """Answers to each prompt."""
-    batch_size: int = Field(128, ge=1)
-    """Answers collected for each step; a multiple of group_size."""
-    max_attempts: int = Field(8, ge=1)
-    """Where an algorithm drops groups: rounds of sampling in which to fill the batch."""
-    max_running: int = Field(256, ge=1)
-    """Answers that the engine advances at once."""
-
-    @property
-    def groups(self) -> int:
-        return self.batch_size // self.group_size
-
-    @model_validator(mode="after")
-    def _divides(self) -> RolloutConfig:
-        if self.batch_size % self.group_size:
-            near = self.batch_size // self.group_size * self.group_size
-            options = " or ".join(str(n) for n in (near, near + self.group_size) if n)
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of group_size {self.group_size}; take {options}"
-            )
-        return self
+from reinlm.rollouts import RolloutConfig, SamplingConfig
+from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
+from reinlm.training.critic import CriticConfig
+from reinlm.training.evaluation import EvaluationConfig
+from reinlm.training.optimizer import OptimizerConfig
+from reinlm.training.replay import ReplayConfig
 
 
 class TrainingConfig(Config):
@@ -94,31 +46,14 @@ class SFTTraining(TrainingConfig):
     """Examples in an optimizer step."""
 
 
-class RefreshConfig(Config):
-    """A reference that follows the policy. TR-DPO, arXiv 2404.09656."""
-
-    every: int = Field(ge=1)
-    """Steps between moves."""
-    mix: float = Field(1.0, gt=0, le=1)
-    """reference ← mix · policy + (1 - mix) · reference: 1 replaces it, TR-DPO takes 0.6."""
-
-
-class ReplayConfig(Config):
-    """Earlier groups mixed into each batch, with the sampler's log-probabilities as their old ones."""
-
-    groups: int = Field(ge=1)
-    """Groups mixed into each batch, drawn at random; fewer while there are fewer."""
-    age: int = Field(4, ge=1)
-    """Steps after which a group is too old to be mixed in."""
-
-
 class RLTraining(TrainingConfig):
     """The loop of reinforcement learning."""
 
-    minibatches: int = Field(1, ge=1)
-    """Optimizer steps in one pass over a collected batch; groups are never split."""
-    passes: int = Field(1, ge=1)
-    """Passes over each collected batch."""
+    minibatches: int | None = Field(None, ge=1)
+    """Optimizer steps in one pass over a collected batch; groups are never split. Null: as the algorithm's paper has it, with
+    at least eight groups in each."""
+    passes: int | None = Field(None, ge=1)
+    """Passes over each collected batch; null: as the algorithm's paper has it."""
     target_kl: float | None = Field(None, gt=0)
     """Nats a token: an update that would begin further than 1.5 times this from the old policy is not made, nor the rest of
     the batch's updates."""
@@ -129,58 +64,6 @@ class RLTraining(TrainingConfig):
     """Null: the reference stays as it was at the start."""
     replay: ReplayConfig | None = None
     """Null: every batch is sampled anew."""
-
-
-class CriticConfig(Config):
-    """The value model of an algorithm with a critic."""
-
-    backbone: Literal["own", "shared"] = "own"
-    """A copy of the policy's backbone (with LoRA a second adapter on the same weights), or the policy's itself, with one
-    forward and backward pass for both."""
-    path: str | None = None
-    """Another model with the same tokens to take the own backbone from, such as a reward model."""
-    warmup_steps: int = Field(0, ge=0)
-    """First steps of the run in which the critic learns and the policy does not move."""
-    optimizer: OptimizerConfig | None = None
-    """Of the critic's own weights; null: as the policy's, without its warm-up."""
-
-    @model_validator(mode="after")
-    def _own_has_a_source(self) -> CriticConfig:
-        if self.path is not None and self.backbone == "shared":
-            raise ValueError(f"critic.path {self.path} has no effect on a shared backbone; set critic.backbone=own")
-        return self
-
-
-class EvaluationConfig(Config):
-    """Scoring on prompts that training never sees."""
-
-    data: dict[str, DataConfig] = Field(default_factory=dict)
-    """Named sets: `{test: test.jsonl}`; a single path is the set `eval`."""
-    every: int = Field(0, ge=0)
-    """Steps between evaluations; 0: at the start and the end alone."""
-    samples: int = Field(1, ge=1)
-    """Answers to each prompt; pass@k up to this k."""
-    temperature: float = Field(1.0, ge=0)
-    """0 is greedy."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    max_new_tokens: int | None = Field(None, ge=1)
-    """Null: as in training, or 256."""
-    correct_above: float = 0.5
-    """An answer counts as right where the first reward function gives more than this."""
-    stop_at: float | None = Field(None, ge=0, le=1)
-    """End the run early once the first set's accuracy reaches this."""
-    patience: int | None = Field(None, ge=1)
-    """End the run early after this many evaluations without a better one."""
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        if isinstance(value, str | list) or (isinstance(value, Mapping) and "path" in value):
-            value = {"eval": value}
-        return {name: {"path": data} if isinstance(data, str | list) else data for name, data in value.items()}
 
 
 class RunConfig(Config):
@@ -194,7 +77,31 @@ class RunConfig(Config):
     """Checkpoints kept, beside the best one."""
     rollouts_every: int = Field(10, ge=0)
     """Steps between those whose answers are written to `rollouts/`; 0: never."""
-    tensorboard: bool = True
+    trackers: list[str | dict[str, Any]] | None = None
+    """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
+    `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""
+    tensorboard: bool | None = None
+    """In place of `trackers`: true for `[tensorboard]`, false for none."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _known(cls, value: list[Any] | None) -> list[Any] | None:
+        return None if value is None else check_trackers(value)
+
+    @model_validator(mode="after")
+    def _trackers_agree(self) -> RunConfig:
+        if self.trackers is not None and self.tensorboard not in (None, any("tensorboard" in t for t in self.trackers)):
+            raise ValueError(
+                f"tensorboard {self.tensorboard} contradicts trackers {self.trackers}; leave tensorboard out"
+            )
+        return self
+
+    @property
+    def chosen_trackers(self) -> list[Any]:
+        """What `trackers` says, or `tensorboard` in its place."""
+        if self.trackers is not None:
+            return self.trackers
+        return [] if self.tensorboard is False else ["tensorboard"]
 
 
 class VerbConfig(Config):
@@ -206,6 +113,8 @@ class VerbConfig(Config):
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
     seed: int = Field(0, ge=0, lt=2**31)
+    imports: list[str] = Field(default_factory=list)
+    """Files or modules whose parts the recipe names: `[mine.py]`."""
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -249,13 +158,20 @@ class SFTConfig(VerbConfig):
 class RLConfig(VerbConfig):
     """`reinlm rl`: improve a policy by reinforcement learning."""
 
-    reward: RewardConfig
+    reward: RewardConfig | None = None
+    """Null: the environment's own rewards alone."""
+    environment: Any = "question"
+    """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
     algorithm: str | dict[str, Any] = "grpo"
     """A name, or {base: name, …} with any of its choices replaced."""
     rollout: RolloutConfig = RolloutConfig()
     training: RLTraining = RLTraining()
     critic: CriticConfig | None = None
     """For algorithms with a critic; null: as `CriticConfig` stands."""
+    reference: ReferenceConfig | None = None
+    """For algorithms with a KL to a reference; null: the policy as the run begins."""
+    teacher: TeacherConfig | None = None
+    """For algorithms that learn from a teacher."""
 
     @field_validator("reward", mode="before")
     @classmethod
@@ -264,7 +180,7 @@ class RLConfig(VerbConfig):
 
     @model_validator(mode="after")
     def _minibatches_divide(self) -> RLConfig:
-        if self.rollout.groups % self.training.minibatches:
+        if self.training.minibatches is not None and self.rollout.groups % self.training.minibatches:
             raise ValueError(
                 f"training.minibatches {self.training.minibatches} does not divide the {self.rollout.groups} groups of a "
                 f"batch (rollout.batch_size {self.rollout.batch_size} / group_size {self.rollout.group_size})"

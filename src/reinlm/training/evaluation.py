@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reinlm.records import Prompt, ScoredGroup, outcome
+from pydantic import Field, field_validator
+
+from reinlm.config import Config
+from reinlm.data import DataConfig
+from reinlm.records import RewardEvent, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.rollouts import Engine, Sampling, SamplingConfig, collect
-from reinlm.training.config import EvaluationConfig
+from reinlm.rollouts import Episodes, EventLoop, Sampling, SamplingConfig, sample_groups
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+
+
+class EvaluationConfig(Config):
+    """Scoring on prompts that training never sees."""
+
+    data: dict[str, DataConfig] = Field(default_factory=dict)
+    """Named sets: `{test: test.jsonl}`; a single path is the set `eval`."""
+    every: int = Field(0, ge=0)
+    """Steps between evaluations; 0: at the start and the end alone."""
+    samples: int = Field(1, ge=1)
+    """Answers to each prompt; pass@k up to this k."""
+    temperature: float = Field(1.0, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Null: as in training, or 256."""
+    correct_above: float = 0.5
+    """An answer counts as right where the first reward function gives more than this."""
+    stop_at: float | None = Field(None, ge=0, le=1)
+    """End the run early once the first set's accuracy reaches this."""
+    patience: int | None = Field(None, ge=1)
+    """End the run early after this many evaluations without a better one."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if value is None:
+            return {}
+        if isinstance(value, str | list) or (isinstance(value, Mapping) and "path" in value):
+            value = {"eval": value}
+        return {name: {"path": data} if isinstance(data, str | list) else data for name, data in value.items()}
 
 
 @dataclass(frozen=True)
@@ -27,33 +62,81 @@ class Evaluation:
 
 
 def evaluate(
-    engine: Engine,
-    prompts: Sequence[Prompt],
-    rewards: RewardSet,
+    episodes: Episodes,
+    tasks: Sequence[Task],
+    rewards: RewardSet | None,
     *,
-    sampling: Sampling,
     samples: int,
-    tokenizer: Any,
-    seed: int,
     tag: str,
     correct_above: float = 0.5,
     state: TrainerState | None = None,
+    loop: EventLoop | None = None,
 ) -> Evaluation:
-    """Sample `samples` answers to every prompt and score them.
+    """Sample `samples` answers to every task and score them.
 
-    An answer is right where the first reward function gives more than `correct_above`. The same seed and tag give the same
-    answers from the same weights.
+    An answer is right where the first reward (the first reward function's, or without any the environment's) is more than
+    `correct_above`. The same seed and tag give the same answers from the same weights.
     """
-    groups = collect(engine, prompts, group_size=samples, sampling=sampling, seed=seed, tag=tag, tokenizer=tokenizer)
-    scored = rewards.score(groups, state or TrainerState())
-    name = rewards.names[0]
-    correct = tuple(
-        tuple(None if (value := _plain(events, name)) is None else value > correct_above for events in group.events)
-        for group in scored.groups
+    found = sample_groups(
+        episodes, tasks, group_size=samples, tag=tag, rewards=rewards, state=state or TrainerState(), loop=loop
     )
-    metrics = {**accuracy_metrics(correct), **answer_metrics(scored.groups, rewards.names)}
-    metrics["failed"] = float(sum(scored.failures.values()))
-    return Evaluation(metrics, tuple(scored.groups), correct)
+    names = reward_names(found.groups, rewards)
+    correct = tuple(tuple(_verdict(events, names, correct_above) for events in group.events) for group in found.groups)
+    metrics = {**accuracy_metrics(correct), **answer_metrics(found.groups, names)}
+    metrics["failed"] = float(sum(found.failures.values()))
+    return Evaluation(metrics, found.groups, correct)
+
+
+def reward_names(groups: Sequence[ScoredGroup], rewards: RewardSet | None) -> tuple[str, ...]:
+    """Reward functions in their order, then what environments named, in order of appearance."""
+    given = (event.name for group in groups for events in group.events for event in events)
+    return tuple(dict.fromkeys([*(rewards.names if rewards is not None else ()), *given]))
+
+
+def _verdict(events: Sequence[RewardEvent], names: Sequence[str], correct_above: float) -> bool | None:
+    value = unweighted(events, names[0]) if names else None
+    return None if value is None else value > correct_above
+
+
+class Evaluator:
+    """The evaluation sets of a run, and how they are sampled.
+
+    Args:
+        sets: tasks by the name of their set, with the episodes that render them.
+    """
+
+    def __init__(
+        self,
+        sets: Mapping[str, tuple[Episodes, Sequence[Task]]],
+        rewards: RewardSet | None,
+        *,
+        samples: int,
+        correct_above: float,
+    ) -> None:
+        self.sets = sets
+        self.rewards = rewards
+        self.samples = samples
+        self.correct_above = correct_above
+        self.loop = EventLoop()
+
+    def evaluate(self, state: TrainerState | None = None) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Metrics `eval/SET/…` of every set, and answers of the first one."""
+        metrics: dict[str, float] = {}
+        samples: list[dict[str, Any]] = []
+        for name, (episodes, tasks) in self.sets.items():
+            found = evaluate(
+                episodes,
+                tasks,
+                self.rewards,
+                samples=self.samples,
+                tag=f"eval/{name}",
+                correct_above=self.correct_above,
+                state=state,
+                loop=self.loop,
+            )
+            metrics |= {f"eval/{name}/{key}": value for key, value in found.metrics.items()}
+            samples = samples or sample_rows(found)
+        return metrics, samples
 
 
 def evaluation_sampling(
@@ -68,11 +151,6 @@ def evaluation_sampling(
         top_k=config.top_k,
         max_new_tokens=config.max_new_tokens or base.max_new_tokens,
     )
-
-
-def _plain(events: Sequence[Any], name: str) -> float | None:
-    values = [event.value for event in events if event.name == name]
-    return sum(values) if values else None
 
 
 def accuracy_metrics(correct: Sequence[Sequence[bool | None]]) -> dict[str, float]:
@@ -126,11 +204,11 @@ def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[
     rollouts = [rollout for group in groups for rollout in group.group.rollouts]
     events = [item for group in groups for item in group.events]
     metrics: dict[str, float] = {}
-    totals = [value for item in events if (value := outcome(item)) is not None]
+    totals = [value for item in events if (value := total(item)) is not None]
     if totals:
         metrics["reward"] = sum(totals) / len(totals)
     for name in names:
-        values = [value for item in events if (value := _plain(item, name)) is not None]
+        values = [value for item in events if (value := unweighted(item, name)) is not None]
         if values:
             metrics[f"rewards/{name}"] = sum(values) / len(values)
     metrics["mean_length"] = sum(rollout.length for rollout in rollouts) / len(rollouts)
@@ -145,12 +223,12 @@ def sample_rows(evaluation: Evaluation, count: int = 16) -> list[dict[str, Any]]
         rollout = group.group.rollouts[0]
         rows.append(
             {
-                "prompt": rollout.prompt.content,
+                "prompt": rollout.task.content,
                 "completion": rollout.completion,
-                "reward": group.rewards[0],
+                "reward": group.returns[0],
                 "correct": correct[0],
-                "end": rollout.end,
-                "answer": rollout.prompt.columns.get("answer"),
+                "end": rollout.reason,
+                "answer": rollout.task.columns.get("answer"),
             }
         )
     return rows

@@ -6,8 +6,19 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
+from reinlm.config import Config
 from reinlm.records import ScoredGroup
-from reinlm.training.config import ReplayConfig
+
+
+class ReplayConfig(Config):
+    """Earlier groups mixed into each batch, with the sampler's log-probabilities as their old ones."""
+
+    groups: int = Field(ge=1)
+    """Groups mixed into each batch, drawn at random; fewer while there are fewer."""
+    age: int = Field(4, ge=1)
+    """Steps after which a group is too old to be mixed in."""
 
 
 class Replay:

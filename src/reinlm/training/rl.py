@@ -1,45 +1,43 @@
-"""Reinforcement learning: collect → score → filter → advantages → passes of minibatches in micro-batches → step."""
+"""Reinforcement learning: sample → score → filter → advantages → passes of minibatches in micro-batches → step."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reinlm.algorithms import Algorithm, AlgorithmState, resolve
-from reinlm.data import PromptOrder, load_prompts
+from reinlm.algorithms import Algorithm, AlgorithmState
+from reinlm.algorithms.shapers import shaped
+from reinlm.batches import TokenBatch, feedback, token_batch
+from reinlm.data import RowOrder
 from reinlm.errors import InputError
-from reinlm.models import ModelConfig, Policy, Reference, ValueModel, disable_dropout
-from reinlm.records import Prompt, train_batch
-from reinlm.rewards import RewardSet, TrainerState, build_rewards
-from reinlm.rollouts import check_trainable
-from reinlm.runs import Loop, Progress, RolloutLog, RunFolder, RunResult
-from reinlm.training.collection import Collector, rollout_rows
-from reinlm.training.config import CriticConfig, RLConfig, dump
-from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
-from reinlm.training.optimizer import Optimizer
+from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
+from reinlm.models import Policy, TokenModel
+from reinlm.records import ScoredGroup, Task
+from reinlm.rewards import RewardSet, TrainerState
+from reinlm.rollouts import Collected, Episodes, Source, check_trainable
+from reinlm.training.anchors import Anchors
+from reinlm.training.config import CriticConfig, RLConfig
+from reinlm.training.critic import Critic, value_model
+from reinlm.training.evaluation import Evaluator, reward_names
+from reinlm.training.learner import Learner
+from reinlm.training.optimizer import Optimizer, OptimizerConfig
+from reinlm.training.policy import TrainsPolicy
 from reinlm.training.replay import Replay
-from reinlm.training.setup import (
-    MAY_CHANGE,
-    Phases,
-    TrainsPolicy,
-    autocast,
-    check_folder,
-    engine_for,
-    loop_settings,
-    prompt_room,
-    seed_everything,
-    total_steps,
-    training_policy,
-)
-from reinlm.training.update import Updater
+from reinlm.training.sampled import sampled_metrics
+from reinlm.training.setup import Phases, autocast, total_steps
+from reinlm.training.update import Prepared, Updater, UpdateSettings
+from reinlm.training.update import Updated as BatchUpdated
+
+SMALLEST_MINIBATCH = 8
+"""Groups that are left to an update, at least, where the number of updates is the algorithm's."""
 
 
-class RL(TrainsPolicy):
-    """The task of `reinlm rl`: one step collects a batch of groups and makes `passes · minibatches` updates of it."""
+class RLRun(TrainsPolicy):
+    """What `reinlm rl` runs: one step collects a batch of groups and makes `passes · minibatches` updates of it."""
 
     kind = "rl"
 
@@ -48,197 +46,234 @@ class RL(TrainsPolicy):
         config: RLConfig,
         algorithm: Algorithm,
         policy: Policy,
-        prompts: Sequence[Prompt],
-        evaluation: Mapping[str, Sequence[Prompt]],
-        rewards: RewardSet,
+        tasks: Sequence[Task],
+        episodes: Episodes,
+        rewards: RewardSet | None,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
-        self.reference = Reference(policy.model) if algorithm.needs_reference else None
-        self.evaluation = evaluation
+        self.evaluator = evaluator
         self.rewards = rewards
-        self.total_steps = total_steps(config.training, len(prompts), config.rollout.groups)
-        self.autocast = autocast(config.training, policy)
-        self.engine = engine_for(policy, self.autocast, config.rollout.max_running)
-        self.reference_mark = fingerprint(self.reference.weights) if self.reference else None
+        self.engine: Any = episodes.engine
+        self.total_steps = total_steps(config.training, len(tasks), config.rollout.groups)
+        self.updates = updates_per_batch(config, algorithm)
+        settings = config.training
+        self.model = TokenModel(policy.model, packing=settings.packing, chunk_tokens=settings.logprob_chunk)
+        self.anchors = Anchors(
+            algorithm,
+            policy,
+            self.model,
+            config=config.model,
+            reference=config.reference,
+            teacher=config.teacher,
+            refresh=settings.reference_refresh,
+        )
         self.updater = self._updater()
-        order = PromptOrder(len(prompts), seed=config.seed)
-        self.collector = Collector(config.rollout, algorithm, self.engine, policy, prompts, order, rewards, config.seed)
-        self.replay = Replay(config.training.replay, config.seed) if config.training.replay else None
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
+        self.source = Source(
+            episodes,
+            tasks,
+            RowOrder(len(tasks), seed=config.seed),
+            rewards,
+            groups=config.rollout.groups,
+            group_size=config.rollout.group_size,
+            max_attempts=config.rollout.max_attempts,
+            filters=algorithm.filters,
+            greedy_baseline="greedy" in algorithm.advantage.needs,
+            needs_rewards=needs_rewards(algorithm),
+            name=algorithm.name,
+        )
+        self.replay = Replay(settings.replay, config.seed) if settings.replay else None
         self.tokens = 0
 
     def _updater(self) -> Updater:
-        config, weights = self.config, self.policy.model.parameters()
-        updates = self.total_steps * config.training.passes * config.training.minibatches
-        optimizer = Optimizer(weights, config.optimizer, updates)
-        critic = critic_optimizer = None
+        config, weights = self.config, list(self.policy.model.parameters())
+        count = self.total_steps * self.updates.passes * self.updates.minibatches
+
+        def learner(model: TokenModel, parameters: Any, optimizer: OptimizerConfig, adapter: str | None) -> Learner:
+            return Learner(
+                model,
+                Optimizer(parameters, optimizer, count),
+                micro_batch_tokens=config.training.micro_batch_tokens,
+                adapter=adapter,
+                train_mode=config.model.gradient_checkpointing,
+                autocast=autocast(config.training, self.policy),
+            )
+
+        policy = learner(self.model, weights, config.optimizer, None)
+        critic = None
         if self.algorithm.critic is not None:
             settings = config.critic or CriticConfig()
-            critic = value_model(settings, config.model, self.policy)
+            model = value_model(settings, config.model, self.policy, self.model)
             own = settings.optimizer or config.optimizer.model_copy(update={"warmup_steps": 0})
-            critic_optimizer = Optimizer(critic.trainable(), own, updates)
-        return Updater(
-            config,
-            self.algorithm,
-            self.policy,
-            self.reference,
-            critic,
-            optimizer,
-            critic_optimizer,
-            self.autocast,
-        )
+            critic = Critic(model, learner(model.model, model.trainable(), own, model.adapter))
+        return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors)
 
     @property
     def state(self) -> AlgorithmState:
         """What moves while the algorithm runs."""
         return self.updater.state
 
-    def step(self, step: int) -> dict[str, float]:
+    # ------------------------------------------------------------------------------------------ a step
+
+    def step(self, step: int, context: StepContext) -> StepResult:
         phases = Phases()
         self.engine.update(None, self.state.updates)
-        trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.collector.order.epochs)
-        collected = self.collector.collect(step, trainer, phases)
-        metrics = dict(collected.metrics)
-        advantages: Tensor | None = None
+        limit = self._set_sampling(step)
+        trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.source.order.epochs)
+        collected = self.source.collect(step, trainer, phases)
+        for group in collected.sampled:
+            context.send(GroupScored(step, group))
+        metrics = self._sampled(collected)
+        trained = 0
         if collected.kept:
             earlier = self.replay.draw(step) if self.replay else []
-            groups = [*collected.kept, *earlier]
-            shaping = [*collected.shaping, *self.collector.shape(earlier)]
-            batch = train_batch(groups, shaping if self.algorithm.shapers else None)
+            groups = [shaped(group, self.algorithm.shapers, limit) for group in (*collected.kept, *earlier)]
+            batch = token_batch(groups)
             with phases("score"):
-                prepared, found = self.updater.prepare(batch, replayed=len(earlier))
-            advantages = prepared.advantages
+                prepared, found = self.updater.prepare(batch, self._feedback(groups, batch))
+            context.send(BatchPrepared(step, batch.sequences, batch.tokens, tuple(groups), prepared.advantages.numpy()))
             with phases("update"):
-                found |= self.updater.update(step, batch, prepared, self.last_checkpoint)
-                self._refresh(step)
-            metrics |= found
+                updated = self.updater.update(step, batch, prepared, context.last_checkpoint)
+                self.anchors.refresh(step)
+            found |= updated.metrics
+            context.send(Updated(step, found))
+            metrics |= found | _shaping(groups)
+            trained = int(batch.layout.expand(prepared.trained, "episode").sum())
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
                 self.replay.add(step, collected.kept)
+            self._log(step, context, groups, _log_columns(prepared, updated))
         else:
-            self.stop_reason = collected.nothing_left
+            self._log(step, context, collected.sampled, {})
+        metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
+        return StepResult(metrics, stop=collected.nothing_left)
+
+    def _set_sampling(self, step: int) -> int:
+        """Sample as the schedules say at this step; the limit of an answer in tokens."""
+        settings = self.config.rollout.at((step - 1) / max(self.total_steps - 1, 1))
+        sampling = settings.sampling(self.policy.stops)
+        self.source.episodes = replace(self.source.episodes, sampling=sampling)
+        return sampling.max_new_tokens
+
+    def _sampled(self, collected: Collected) -> dict[str, float]:
+        metrics = sampled_metrics(collected.sampled, reward_names(collected.sampled, self.rewards))
+        sampling = self.source.episodes.sampling
+        if self.config.rollout.temperature_end is not None:
+            metrics["sampling/temperature"] = sampling.temperature
+        if self.config.rollout.max_new_tokens_end is not None:
+            metrics["sampling/max_new_tokens"] = float(sampling.max_new_tokens)
+        return metrics | {
+            "rewards/failed": float(collected.failures),
+            "groups/attempts": float(collected.attempts),
+            "groups/dropped": float(len(collected.sampled) - len(collected.kept)),
+        }
+
+    def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch) -> Any:
+        named = [*reward_names(groups, self.rewards)] if self.algorithm.needs_named_rewards else []
+        return feedback(groups, batch.layout, names=named, default=None if needs_rewards(self.algorithm) else 0.0)
+
+    def _log(
+        self, step: int, context: StepContext, groups: Sequence[ScoredGroup], columns: Mapping[str, Tensor]
+    ) -> None:
         every = self.config.run.rollouts_every
-        if self.rollouts is not None and every and (step == 1 or step % every == 0):
-            self.rollouts.write(step, rollout_rows(collected.kept or collected.sampled, advantages))
-        return {**metrics, **self._totals(metrics, phases), **phases.seconds}
+        if context.rollouts is not None and every and (step == 1 or step % every == 0):
+            context.rollouts.write(step, groups, columns, self.policy.tokenizer)
 
-    def _refresh(self, step: int) -> None:
-        refresh = self.config.training.reference_refresh
-        if self.reference is not None and refresh is not None and step % refresh.every == 0:
-            self.reference.refresh(refresh.mix)
-
-    def _totals(self, metrics: Mapping[str, float], phases: Phases) -> dict[str, float]:
-        tokens = metrics["samples"] * metrics["completions/mean_length"]
-        self.tokens += round(tokens)
+    def _totals(self, metrics: Mapping[str, float], phases: Phases, trained: int) -> dict[str, float]:
+        self.tokens += trained
         seconds = sum(phases.seconds.values())
         return {
-            "epoch": self.collector.order.epochs,
+            "epoch": self.source.order.epochs,
             "num_tokens": float(self.tokens),
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": metrics["samples"] * metrics["completions/mean_length"] / seconds,
             "samples_per_second": metrics["samples"] / seconds,
         }
 
     # ------------------------------------------------------------------------------------------ the rest
 
+    def set_learning_rate(self, value: float) -> None:
+        assert self.updater.learner.optimizer is not None
+        self.updater.learner.optimizer.set_rate(value)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        assert self.updater.learner.optimizer is not None
+        self.updater.learner.optimizer.scale *= factor
+
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        metrics: dict[str, float] = {}
-        samples: list[dict[str, Any]] = []
-        for name, prompts in self.evaluation.items():
-            result = evaluate(
-                self.engine,
-                prompts,
-                self.rewards,
-                sampling=evaluation_sampling(self.config.evaluation, self.policy.stops, self.config.rollout),
-                samples=self.config.evaluation.samples,
-                tokenizer=self.policy.tokenizer,
-                seed=self.config.seed,
-                tag=f"eval/{name}",
-                correct_above=self.config.evaluation.correct_above,
-                state=TrainerState(global_step=step, max_steps=self.total_steps),
-            )
-            metrics |= {f"eval/{name}/{key}": value for key, value in result.metrics.items()}
-            samples = samples or sample_rows(result)
-        return metrics, samples
+        if self.evaluator is None:
+            return {}, []
+        return self.evaluator.evaluate(TrainerState(global_step=step, max_steps=self.total_steps))
 
     def state_dict(self) -> dict[str, Any]:
-        refreshed = self.config.training.reference_refresh is not None
         return {
             **self.updater.state_dict(),
-            "order": self.collector.order.state_dict(),
+            **self.source.state_dict(),
             "tokens": self.tokens,
-            "reference": self.reference_mark,
-            "moved_reference": self.reference.state_dict() if self.reference and refreshed else None,
+            "anchors": self.anchors.state_dict(),
             "replay": self.replay.state_dict() if self.replay else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["reference"] != self.reference_mark:
-            raise InputError(
-                "the reference model is not the one that the run started from: its weights differ",
-                hint="resume with the model as it was before training, such as its folder",
-            )
+        self.anchors.load_state_dict(state["anchors"])
         self.updater.load_state_dict(state)
-        if self.reference is not None and state["moved_reference"] is not None:
-            self.reference.load_state_dict(state["moved_reference"])
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
-        self.collector.order.load_state_dict(state["order"])
+        self.source.load_state_dict(state)
         self.tokens = int(state["tokens"])
 
 
-def train_rl(
-    config: RLConfig,
-    *,
-    model: Any = None,
-    algorithm: Algorithm | None = None,
-    command: str = "",
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> RunResult:
-    """Run reinforcement learning. What the verb `rl` calls.
+def needs_rewards(algorithm: Algorithm) -> bool:
+    """Whether an answer without any reward teaches nothing; a teacher's judgement is enough to learn from."""
+    return "teacher" not in algorithm.advantage.needs
 
-    `model` is a loaded model in place of `config.model`, `algorithm` a composed one in place of `config.algorithm`.
-    """
-    algorithm = algorithm or resolve(config.algorithm)
-    check_settings(config, algorithm)
-    path = check_folder(config, "rl", resume=resume, overwrite=overwrite)
-    progress = progress or Progress(quiet=True)
-    seed_everything(config.seed)
-    with build_rewards(config.reward) as rewards:
-        policy = training_policy(config.model, model)
-        disable_dropout(policy.model)
-        room = prompt_room(policy, config.rollout.max_new_tokens)
-        prompts = load_prompts(config.data, policy.tokenizer, max_prompt_tokens=room)
-        rewards.check(prompts.items)
-        evaluation = {
-            name: load_prompts(data, policy.tokenizer, max_prompt_tokens=room).items
-            for name, data in config.evaluation.data.items()
-        }
-        for items in evaluation.values():
-            rewards.check(items)
-        if config.rollout.groups > len(prompts.items):
-            raise InputError(
-                f"a batch of {config.rollout.groups} groups needs as many prompts, and the data hold {len(prompts.items)}",
-                hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
-            )
-        for reason, count in prompts.skipped.items():
-            progress.say(f"skipped {count} rows: {reason}")
-        with RunFolder.create(
-            path,
-            kind="rl",
-            config=dump(config),
-            command=command,
-            resume=resume,
-            overwrite=overwrite,
-            may_change=MAY_CHANGE,
-        ) as folder:
-            task = RL(config, algorithm, policy, prompts.items, evaluation, rewards)
-            return Loop(task, loop_settings(config), folder, progress).run()
+
+def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    given = [sum(e.weight * e.value for e in events) for group in groups for events in group.shaping]
+    return {"rewards/shaping/mean": sum(given) / len(given)} if given else {}
+
+
+def _log_columns(prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
+    """What an update made of each token, with its advantage, value and return."""
+    layout, charged = prepared.feedback.layout, prepared.feedback
+    skipped = torch.where(charged.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
+    columns: dict[str, Tensor | None] = {
+        **updated.tokens,
+        "advantages": prepared.advantages,
+        "old_logprobs": prepared.old,
+        "ref_logprobs": prepared.ref,
+        "teacher_logprobs": prepared.teacher,
+        "values": charged.values,
+        "returns": prepared.returns,
+        "token_rewards": charged.token_rewards,
+        "mask": layout.expand(skipped, "episode"),
+    }
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+TRAINED, NO_REWARD, FILTERED = 0, 1, 2
+"""In the column `mask` of a rollout log: why a token is, or is not, in the loss."""
+
+
+def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
+    """What the recipe says, and where it says nothing the algorithm's own, with at least eight whole groups an update."""
+    settings, groups = config.training, config.rollout.groups
+    most = max(1, groups // SMALLEST_MINIBATCH)
+    own = next(n for n in range(min(algorithm.updates.minibatches, most), 0, -1) if groups % n == 0)
+    minibatches = settings.minibatches or own
+    if settings.minibatches is None and settings.passes is None:
+        passes = algorithm.updates.passes
+    else:
+        passes = settings.passes or 1
+    return UpdateSettings(
+        passes=passes,
+        minibatches=minibatches,
+        target_kl=settings.target_kl,
+        kl_learning_rate=settings.kl_learning_rate,
+        critic_warmup=config.critic.warmup_steps if config.critic else 0,
+        seed=config.seed,
+    )
 
 
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
@@ -250,46 +285,48 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
             hint="set rollout.group_size to 2 or more",
         )
     for shaper in algorithm.shapers:
-        shaper(torch.tensor([1]), torch.tensor([False]), config.rollout.max_new_tokens)
+        shaper.check(config.rollout.longest)
     if config.model.lora is not None and config.model.lora.dropout > 0:
         raise InputError(
             f"model.lora.dropout {config.model.lora.dropout} has no effect: RL scores what was sampled, without dropout",
             hint="set model.lora.dropout=0",
         )
+    _check_updates(config, algorithm)
+    _check_models(config, algorithm)
+
+
+def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:
+    updates = updates_per_batch(config, algorithm)
+    if updates.passes * updates.minibatches == 1:
+        for name in ("target_kl", "kl_learning_rate"):
+            if getattr(config.training, name) is not None:
+                raise InputError(
+                    f"training.{name} has no effect: a batch makes one update, which begins where the old policy is",
+                    hint="set training.minibatches or training.passes to 2 or more",
+                )
+
+
+def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
     if config.critic is not None and algorithm.critic is None:
         raise InputError(
             f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
         )
-    if config.training.reference_refresh is not None:
-        if not algorithm.needs_reference:
-            raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
-        if config.model.lora is not None:
-            raise InputError(
-                "training.reference_refresh: a policy with a LoRA adapter has its own backbone as the reference",
-                hint="set training.reference_refresh=null, or train without model.lora",
-            )
-
-
-def value_model(settings: CriticConfig, model: ModelConfig, policy: Policy) -> ValueModel:
-    """The critic that the configuration asks for, all of whose values are 0."""
-    if settings.path is None:
-        return ValueModel(policy.model, settings.backbone)
-    source = training_policy(model.model_copy(update={"path": settings.path, "lora": None}))
-    if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+    if config.reference is not None and not algorithm.needs_reference:
+        raise InputError(f"reference has no effect: {algorithm.name} keeps no reference", hint="give it a kl")
+    if algorithm.needs_teacher and config.teacher is None:
+        raise InputError(f"{algorithm.name} learns from a teacher, and none is given", hint="set teacher.path=MODEL")
+    if config.teacher is not None and not algorithm.needs_teacher:
+        raise InputError(f"teacher has no effect: {algorithm.name} asks for none", hint="take algorithm=distill")
+    if algorithm.needs_full_old_kl and config.model.lora is not None:
         raise InputError(
-            f"critic.path {settings.path} reads other tokens than the policy",
-            hint="take a model with the same tokenizer",
+            "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have"
         )
-    return ValueModel(policy.model, "own", source.model)
-
-
-def fingerprint(model: torch.nn.Module) -> str:
-    """Tells frozen weights from others: a hash of up to 64 values of each. Device and trained weights are no part of it."""
-    digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        if not weight.requires_grad:
-            flat = weight.detach().flatten()
-            places = torch.linspace(0, len(flat) - 1, min(64, len(flat)), dtype=torch.float64).long()
-            values = flat[places.to(flat.device)].double().cpu()
-            digest.update(f"{name} {tuple(weight.shape)} {values.tolist()}".encode())
-    return digest.hexdigest()
+    if config.training.reference_refresh is None:
+        return
+    if not algorithm.needs_reference:
+        raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
+    if config.model.lora is not None and config.reference is None:
+        raise InputError(
+            "training.reference_refresh: a policy with a LoRA adapter has its own backbone as the reference",
+            hint="set training.reference_refresh=null, or train without model.lora",
+        )

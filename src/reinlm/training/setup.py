@@ -1,4 +1,4 @@
-"""What the training verbs do before their first step: check what is cheap, then load, then make the folder."""
+"""What the training verbs share before their first step: folders, seeds, the length of a run, clocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,13 @@ import numpy as np
 import torch
 
 from reinlm.errors import InputError
-from reinlm.models import ModelConfig, Policy, load_policy, restore_policy, save_policy
-from reinlm.rollouts import HFEngine
-from reinlm.runs import LoopSettings, RunFolder
+from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
+from reinlm.models import Policy
+from reinlm.runs import RunFolder
 from reinlm.training.config import TrainingConfig, VerbConfig, dump
 
-MAY_CHANGE = ("run", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
+MAY_CHANGE = ("run", "imports", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
 """Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
-
-
-class TrainsPolicy:
-    """What every task that trains a policy brings to the loop: how its checkpoints are written and taken back."""
-
-    policy: Policy
-
-    def save(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face directory."""
-        save_policy(self.policy, folder)
-
-    def restore(self, folder: Path) -> None:
-        """Take the weights back, bit for bit."""
-        restore_policy(self.policy, folder)
 
 
 def loop_settings(config: VerbConfig) -> LoopSettings:
@@ -47,8 +32,15 @@ def loop_settings(config: VerbConfig) -> LoopSettings:
         patience=config.evaluation.patience,
         save_every=config.run.save_every,
         keep_last=config.run.keep_last,
-        tensorboard=config.run.tensorboard,
     )
+
+
+def observers(config: VerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
+    """The run's trackers, the user's callbacks, and what the caller adds, in this order.
+
+    Raises InputError for what cannot be used, before anything is loaded.
+    """
+    return [*build_trackers(config.run.chosen_trackers), *check_callbacks(callbacks), *reports]
 
 
 def output_folder(config: VerbConfig, kind: str) -> Path:
@@ -65,40 +57,12 @@ def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool
     return path
 
 
-def training_policy(config: ModelConfig, model: Any = None) -> Policy:
-    """The policy to train: a loaded model as it is, else the configured one, with float32 weights for "auto".
-
-    Weights in bfloat16 lose updates smaller than 1/256 of a weight without a word, which at the learning rates of RL is
-    nearly all of them; so "auto" keeps float32 weights here and computes in bfloat16 under autocast.
-    """
-    if model is not None:
-        return load_policy(model)
-    return load_policy(config.model_copy(update={"dtype": "float32"}) if config.dtype == "auto" else config)
-
-
 def autocast(config: TrainingConfig, policy: Policy) -> torch.dtype | None:
     """The dtype to compute in, or None for that of the weights."""
     float32 = policy.model.dtype == torch.float32
     if config.autocast == "bfloat16" or (config.autocast == "auto" and float32 and policy.device.type == "cuda"):
         return torch.bfloat16
     return None
-
-
-def computing(policy: Policy, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    """Autocast to `dtype`, or nothing."""
-    return contextlib.nullcontext() if dtype is None else torch.autocast(policy.device.type, dtype=dtype)
-
-
-def engine_for(policy: Policy, dtype: torch.dtype | None = None, max_running: int = 256) -> HFEngine:
-    """The in-process engine on the policy's own weights, computing as the trainer does."""
-    return HFEngine(
-        policy.model,
-        policy.tokenizer,
-        pad_id=policy.pad_id,
-        context_length=policy.context_length,
-        max_batch=max_running,
-        autocast_dtype=dtype,
-    )
 
 
 def prompt_room(policy: Policy, max_new_tokens: int) -> int | None:

@@ -1,0 +1,127 @@
+"""Calling an environment: in a thread where it is not async, within a time limit, with errors that name it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from reinlm.environments.protocol import Action, Environment, Observation, StepResult, checked_observation, checked_step
+from reinlm.errors import InputError, ReinlmError, RunError
+from reinlm.records import Task
+
+_Checked = TypeVar("_Checked")
+_HINT = "mend the environment, or set rollout.on_environment_error=skip to leave such episodes out"
+
+
+class EnvironmentFailed(Exception):  # noqa: N818 - a verdict on an episode, not yet an error: it may be skipped
+    """What is wrong with an environment's answer, in one line that names its class and the task.
+
+    `error` is an InputError where it returned something that cannot be used, and a RunError where it raised or took too
+    long.
+    """
+
+    def __init__(self, error: ReinlmError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Calls:
+    """The calls to one episode's environment; an async context manager that closes it.
+
+    Each raises `EnvironmentFailed` for what the environment does wrong. `time_limit` is in seconds a call; None is no
+    limit. A thread that hangs is left behind, and does not keep the program from ending. An async method that does not
+    await anything cannot be interrupted.
+    """
+
+    def __init__(self, environment: Environment, task: Task, time_limit: float | None) -> None:
+        self.environment = environment
+        self._where = f"environment {type(environment).__name__}, task {task.id}"
+        self._limit = time_limit
+        self._task = task
+
+    async def reset(self) -> Observation:
+        """What the model reads first."""
+        return await self._call("reset", checked_observation, self._task)
+
+    async def step(self, action: Action) -> StepResult:
+        """The environment's answer to a turn."""
+        return await self._call("step", checked_step, action)
+
+    def failed(self, what: str) -> EnvironmentFailed:
+        """The verdict that the environment returned something that cannot be used."""
+        return EnvironmentFailed(InputError(f"{self._where}: {what}", hint=_HINT))
+
+    async def __aenter__(self) -> Calls:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the environment give back what it holds, where it has `close`. An error before is the one that is raised."""
+        if hasattr(self.environment, "close"):
+            try:
+                await self._call("close", lambda _nothing: None)
+            except EnvironmentFailed:
+                if error is None:
+                    raise
+
+    async def _call(self, method: str, check: Callable[[Any], _Checked], *args: Any) -> _Checked:
+        function = getattr(self.environment, method)
+        try:
+            async with asyncio.timeout(self._limit) as limit:
+                if inspect.iscoroutinefunction(function):
+                    value = await function(*args)
+                else:
+                    value = await in_thread(function, *args)
+                    value = await value if inspect.isawaitable(value) else value
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                text = f"{self._where}: {method} took longer than {self._limit:g} s"
+                raise EnvironmentFailed(RunError(text, hint=f"raise environment_time_limit; {_HINT}")) from error
+            raised = RunError(f"{self._where}: {method} raised {_one_line(error)}", hint=_HINT)
+            raise EnvironmentFailed(raised) from error
+        try:
+            return check(value)
+        except (TypeError, ValueError) as error:
+            raise self.failed(f"{method} returned {error}") from error
+
+
+async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a new daemon thread, with the context variables of the caller.
+
+    The threads of `asyncio.to_thread` would keep the event loop from closing where one of them hangs.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not outcome.done():
+            outcome.set_result((value, error))
+
+    def call() -> None:
+        try:
+            found = context.run(function, *args), None
+        except BaseException as error:  # noqa: BLE001 - raised in the coroutine
+            found = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *found)
+
+    threading.Thread(target=call, daemon=True, name=f"call of {getattr(function, '__qualname__', function)}").start()
+    value, error = await outcome
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:  # SystemExit and its like end a thread, not the run
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    return value
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error) if not isinstance(error, ReinlmError) else error.message
+    return f"{type(error).__name__}: {' '.join(text.split())}" if text else type(error).__name__

@@ -1,0 +1,147 @@
+"""What an environment is: Gymnasium's `reset` and `step`, over text.
+
+    class Guess:
+        name = "guess"
+
+        def reset(self, task):
+            self.number = task.columns["number"]
+            return None                                   # the model reads the task's own content
+
+        def step(self, action):
+            if action.text.strip() == str(self.number):
+                return StepResult(reward=1.0, terminated=True)
+            return StepResult("No. Guess again.\\n", reward=0.0)
+
+Either method may be `async`; the others run in a thread of their own, so that neither waits for the other episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from reinlm.records import Array, Message, Task
+
+Observation = str | Sequence[Message] | Array | None
+"""What the model reads next: text, chat messages, token ids (an int array [n]), or None.
+
+From `reset`, None stands for the task's own content. In an episode of chat messages a text becomes a user message. Token
+ids go into the context as they are; they suit episodes over text and over tokens, not chats.
+"""
+
+Reward = float | Mapping[str, float] | None
+"""One reward, several by name, or none. No reward is not a reward of 0."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Action:
+    """One finished turn of the model.
+
+    Example:
+        Action(text="7", token_ids=np.array([9, 1], np.int32), message={"role": "assistant", "content": "7"})
+    """
+
+    text: str
+    """What the model wrote, without special tokens and without the stop token; of a message its content."""
+    token_ids: Array
+    """[n] int32: the tokens that it chose, the stop token included."""
+    message: Message | None = None
+    """In an episode of chat messages: the assistant's message, with tool calls and thoughts as the template knows them."""
+
+
+class StepResult(NamedTuple):
+    """What `step` returns; a plain tuple of the five in this order does as well.
+
+    Example:
+        StepResult("The tool says 42.", reward={"called_tool": 0.1})
+    """
+
+    observation: Observation = None
+    """None only where the episode has ended."""
+    reward: Reward = None
+    """Lands on the last token of the turn, under the environment's name or the names of the mapping."""
+    terminated: bool = False
+    """The task has come to its end."""
+    truncated: bool = False
+    """A limit of the environment's own has cut the episode off."""
+    info: Mapping[str, Any] = _NOTHING
+    """`reason`: a word for how the episode ended, in place of "environment". Nothing else is read."""
+
+
+class Environment(Protocol):
+    """One episode's world. Each episode has an instance of its own; a `name` names its rewards, else its class does.
+
+    It may also have `close()`, which is called at the end of the episode, however it ended.
+    """
+
+    def reset(self, task: Task) -> Observation | Awaitable[Observation]:
+        """Begin with the task, and say what the model reads first."""
+
+    def step(self, action: Action) -> StepResult | tuple[Any, ...] | Awaitable[StepResult | tuple[Any, ...]]:
+        """Answer a turn of the model."""
+
+
+MakeEnvironment = Callable[[], Environment]
+"""Makes the environment of one episode; a class without arguments is one."""
+
+
+def name_of(environment: Environment) -> str:
+    """The name of its rewards."""
+    return str(getattr(environment, "name", None) or type(environment).__name__)
+
+
+def checked_observation(value: Any) -> Observation:
+    """The observation, lists as arrays or tuples. Raises TypeError for anything that is none."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1 or not np.issubdtype(value.dtype, np.integer):
+            raise TypeError(f"an observation of shape {value.shape} and type {value.dtype}; token ids are integers [n]")
+        return value.astype(np.int32)
+    if isinstance(value, Sequence) and value and all(_is_message(one) for one in value):
+        return tuple(value)
+    raise TypeError(
+        f"an observation of type {type(value).__name__}; allowed are text, messages with a role, an integer array, None"
+    )
+
+
+def checked_step(value: Any) -> StepResult:
+    """The result of a step with its parts checked. Raises TypeError or ValueError for one that cannot be used."""
+    if not isinstance(value, tuple) or len(value) != 5:
+        raise TypeError(f"a {type(value).__name__}, not (observation, reward, terminated, truncated, info)")
+    observation, reward, terminated, truncated, info = value
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name} of type {type(flag).__name__}, not bool")
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info of type {type(info).__name__}, not a mapping")
+    observation = checked_observation(observation)
+    if observation is None and not terminated and not truncated:
+        raise ValueError("no observation, though the episode goes on")
+    return StepResult(observation, _checked_reward(reward), bool(terminated), bool(truncated), info)
+
+
+def _checked_reward(reward: Any) -> Reward:
+    if reward is None:
+        return None
+    if isinstance(reward, Mapping):
+        return {str(name): _number(value) for name, value in reward.items()}
+    return _number(reward)
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float | np.number | np.bool_):
+        raise TypeError(f"a reward of type {type(value).__name__}; allowed are a number, names with numbers, None")
+    if not np.isfinite(value):
+        raise ValueError(f"a reward of {value}, which is not finite")
+    return float(value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str)

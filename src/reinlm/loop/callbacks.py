@@ -1,0 +1,203 @@
+"""Callbacks: objects that watch a run and may log metrics of their own, stop it, or change its learning rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from reinlm.errors import InputError
+from reinlm.loop.events import (
+    BatchPrepared,
+    Evaluated,
+    GroupScored,
+    Logged,
+    RunEnded,
+    RunStarted,
+    Saved,
+    StepEnded,
+    StepStarted,
+    Updated,
+)
+from reinlm.runs.names import describe, is_clock
+
+_NAME = re.compile(r"[\w./@%()=-]+")
+
+
+class Callback:
+    """Base of callbacks and trackers. Override what is needed; every method does nothing by default.
+
+    Callbacks run in the order given. What they ask of `control` takes effect at one place, the end of the step, before its
+    record and checkpoint are written. A callback with state overrides `state_dict` and `load_state_dict`; the state is in
+    every checkpoint, so a run that is killed and resumed goes on as if nothing had happened. State that changes in `on_logged`
+    or `on_saved` is in the next checkpoint only.
+
+    A callback that raises ends the run with a `RunError` that names it, after the step was finished without it and saved.
+
+    Example:
+        class Drift(Callback):
+            def on_step_ended(self, event, control):
+                control.log("drift", event.metrics["kl"] / event.step)
+                if event.metrics["kl"] > 10:
+                    control.stop("the policy has left its reference")
+    """
+
+    @property
+    def name(self) -> str:
+        """Names the callback in messages and its state in the checkpoint; two with state need different names."""
+        return type(self).__name__
+
+    def on_run_started(self, event: RunStarted, control: Control) -> None: ...
+
+    def on_step_started(self, event: StepStarted, control: Control) -> None: ...
+
+    def on_group_scored(self, event: GroupScored, control: Control) -> None: ...
+
+    def on_batch_prepared(self, event: BatchPrepared, control: Control) -> None: ...
+
+    def on_updated(self, event: Updated, control: Control) -> None: ...
+
+    def on_evaluated(self, event: Evaluated, control: Control) -> None: ...
+
+    def on_step_ended(self, event: StepEnded, control: Control) -> None: ...
+
+    def on_logged(self, event: Logged, control: Control) -> None: ...
+
+    def on_saved(self, event: Saved, control: Control) -> None: ...
+
+    def on_run_ended(self, event: RunEnded, control: Control) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the checkpoint keeps: plain values, tensors and NumPy arrays, nested at will."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+@dataclass
+class Requests:
+    """What was asked for since the end of the last step."""
+
+    logged: dict[str, float] = field(default_factory=dict)
+    by: dict[str, str] = field(default_factory=dict)
+    """Who logged a metric."""
+    stop: str | None = None
+    rates: list[tuple[str, float]] = field(default_factory=list)
+    """("set" or "scale", number), in the order asked."""
+
+
+class Control:
+    """What a callback may ask of the run. It takes effect at the end of the step, before its checkpoint."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+        self._asking = ""
+        self._closed: str | None = None
+
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """What callbacks logged in this step so far."""
+        return MappingProxyType(self._requests.logged)
+
+    @property
+    def stopping(self) -> str | None:
+        """The reason for which a callback asked in this step to end the run; None where none did."""
+        return self._requests.stop
+
+    def log(self, name: str, value: float) -> None:
+        """Put a metric of one's own into the step's record, beside the library's.
+
+        Raises:
+            InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
+        """
+        self._check_open("log")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
+        if name == "step" or name.startswith("eval/") or is_clock(name) or describe(name) is not None:
+            raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
+        if name in self._requests.logged:
+            raise InputError(f"{name!r} was logged in this step by {self._requests.by[name]}", hint="take another name")
+        self._requests.logged[name] = _number(f"metric {name!r}", value)
+        self._requests.by[name] = self._asking
+
+    def stop(self, reason: str) -> None:
+        """End the run after this step, with an evaluation and a checkpoint. The first reason given counts."""
+        self._check_open("stop")
+        if not isinstance(reason, str) or not reason.strip():
+            raise InputError(f"stop needs a reason to tell, not {reason!r}")
+        self._requests.stop = self._requests.stop or reason
+
+    def set_learning_rate(self, value: float) -> None:
+        """Train with this rate from the next step on, in place of the schedule's. A critic keeps its own."""
+        self._change_rate("set", value)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply the rate from the next step on; a schedule goes on underneath. A critic keeps its own."""
+        self._change_rate("scale", factor)
+
+    def _change_rate(self, verb: str, value: float) -> None:
+        self._check_open(f"{verb}_learning_rate")
+        number = _number(f"{verb}_learning_rate", value)
+        if not (math.isfinite(number) and number > 0):
+            raise InputError(f"{verb}_learning_rate takes a finite number above 0, not {value!r}")
+        self._requests.rates.append((verb, number))
+
+    def _check_open(self, what: str) -> None:
+        if self._closed is not None:
+            raise InputError(
+                f"{what} has no effect in {self._closed}: nothing may be asked for outside a step",
+                hint="ask in on_step_ended",
+            )
+
+    def _attend(self, callback: str, handler: str, asks: bool) -> None:
+        """Note who is called next, and whether it may ask for anything."""
+        self._asking = callback
+        self._closed = None if asks else handler
+
+    def _take(self) -> Requests:
+        taken, self._requests = self._requests, Requests()
+        return taken
+
+
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks as a tuple.
+
+    Raises:
+        InputError: for what is no callback, or for two with state under one name.
+    """
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
+        raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
+    for callback in callbacks:
+        if isinstance(callback, type) and issubclass(callback, Callback):
+            raise InputError(f"callbacks: {callback.__name__} is a class", hint=f"give {callback.__name__}(…)")
+        if not isinstance(callback, Callback):
+            raise InputError(
+                f"callbacks: {callback!r} is a {type(callback).__name__}, not a Callback",
+                hint="derive its class from reinlm.Callback",
+            )
+    names = [callback.name for callback in callbacks if has_state(callback)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"callbacks: two with state are named {twice!r}, and the checkpoint could not tell them apart",
+            hint="give their class a property `name` that differs",
+        )
+    return tuple(callbacks)
+
+
+def has_state(callback: Callback) -> bool:
+    """Whether its class keeps something in checkpoints."""
+    return type(callback).state_dict is not Callback.state_dict
+
+
+def _number(what: str, value: Any) -> float:
+    if not isinstance(value, bool | str | bytes):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    raise InputError(f"{what} must be a number, not {value!r}")

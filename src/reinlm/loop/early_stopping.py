@@ -1,0 +1,126 @@
+"""Stopping early: the best value so far, the judgement behind `evaluation.stop_at` and `patience`, and a callback."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from reinlm.errors import InputError, nearest
+from reinlm.loop.callbacks import Callback, Control
+from reinlm.loop.events import Evaluated, RunEnded, StepEnded
+
+Mode = Literal["max", "min"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of the values seen, and how many came since without being better. A pure fold.
+
+    Example:
+        >>> Best().seen(0.5, "max").seen(0.4, "max")
+        Best(value=0.5, since=1)
+    """
+
+    value: float | None = None
+    since: int = 0
+
+    def seen(self, value: float, mode: Mode, min_delta: float = 0.0) -> Best:
+        """With one more value; it is better where it beats the best by more than `min_delta`."""
+        gain = math.inf if self.value is None else (value - self.value if mode == "max" else self.value - value)
+        return Best(value) if gain > min_delta else replace(self, since=self.since + 1)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges a run by the first set's accuracy, or its loss where nothing is sampled.
+
+    Example: the judgement of a run that stops once its accuracy reaches 0.9:
+        Judge(higher_is_better=True, stop_at=0.9, patience=None)
+    """
+
+    higher_is_better: bool
+    stop_at: float | None
+    patience: int | None
+
+    @property
+    def mode(self) -> Mode:
+        return "max" if self.higher_is_better else "min"
+
+    def value(self, found: Mapping[str, float]) -> float | None:
+        """The value to judge by; None where there is no verdict, or a model that is no good: nothing to compare."""
+        judged = "/accuracy" if self.higher_is_better else "/loss"
+        value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
+        return None if math.isnan(value) else value
+
+    def stop(self, value: float, best: Best) -> str | None:
+        """Why to stop after this value, which `best` has seen; None to go on."""
+        if self.stop_at is not None and self.higher_is_better and value >= self.stop_at:
+            return f"evaluation reached {value:.3f}, at least stop_at={self.stop_at}"
+        if self.patience is not None and best.since >= self.patience:
+            return f"{best.since} evaluations without a better one (patience)"
+        return None
+
+
+class EarlyStopping(Callback):
+    """Stops the run when a metric has not got better for `patience` of the steps that logged it.
+
+    Args:
+        metric: a metric of the library, or one that an earlier callback logs.
+        patience: how many values in a row may fail to be better, 1 or more.
+        min_delta: what a value must beat the best by, in the metric's unit.
+        mode: "max" where higher is better, "min" where lower is.
+
+    A value that is NaN is passed over. The evaluation before training counts as the first value.
+
+    Example:
+        reinlm.rl(…, callbacks=[EarlyStopping("reward", patience=20, min_delta=0.01)])
+    """
+
+    def __init__(self, metric: str, *, patience: int, min_delta: float = 0.0, mode: Mode = "max") -> None:
+        if patience < 1:
+            raise InputError(f"EarlyStopping: patience must be 1 or more, not {patience}")
+        if not (math.isfinite(min_delta) and min_delta >= 0):
+            raise InputError(f"EarlyStopping: min_delta must be 0 or more, not {min_delta}")
+        if mode not in ("max", "min"):
+            raise InputError(f"EarlyStopping: mode must be 'max' or 'min', not {mode!r}")
+        self.metric = metric
+        self.patience = patience
+        self.min_delta = min_delta
+        self.mode: Mode = mode
+        self.best = Best()
+        self._others: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return f"EarlyStopping({self.metric})"
+
+    def on_evaluated(self, event: Evaluated, control: Control) -> None:
+        if event.step == 0:
+            self._see({**event.metrics, **control.logged})
+
+    def on_step_ended(self, event: StepEnded, control: Control) -> None:
+        if self._see({**event.metrics, **control.logged}) and self.best.since >= self.patience:
+            control.stop(f"{self.metric}: {self.best.since} values without a better one than {self.best.value:.6g}")
+
+    def on_run_ended(self, event: RunEnded, control: Control) -> None:
+        if self.best.value is None and event.step and event.reason in ("finished", "stopped"):
+            near = nearest(self.metric, self._others)
+            hint = f"; did you mean {near!r}?" if near else ""
+            warnings.warn(f"EarlyStopping had no effect: no step logged {self.metric!r}{hint}", stacklevel=2)
+
+    def _see(self, metrics: Mapping[str, float]) -> bool:
+        self._others |= metrics.keys()
+        value = metrics.get(self.metric, math.nan)
+        if math.isnan(value):
+            return False
+        self.best = self.best.seen(value, self.mode, self.min_delta)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.best)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best = Best(**state)

@@ -1,0 +1,217 @@
+"""What a run tells its callbacks and trackers: frozen events, whose mappings, lists and arrays are read-only views.
+
+In their order:
+
+    RunStarted
+    Evaluated ─▶ Logged                                                       before training, as step 0
+    StepStarted ─▶ GroupScored… ─▶ BatchPrepared ─▶ Updated ─▶ Evaluated? ─▶ StepEnded ─▶ Logged ─▶ Saved?
+    RunEnded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from reinlm.records import ScoredGroup
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Reason = Literal["finished", "stopped", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events."""
+
+    handler: ClassVar[str]
+    """The method of a `Callback` that receives it."""
+    asks: ClassVar[bool] = True
+    """Whether a callback may ask something of the run here; not where the step is over, or none has begun."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """Sent by the loop once, before the first step of this process, after a checkpoint was restored.
+
+    Example:
+        RunStarted("rl", Path("runs/x"), {"seed": 0}, total_steps=100, done=50, after_step=50, stopped=None)
+    """
+
+    handler = "on_run_started"
+    asks = False
+    kind: str
+    """The verb: "sft", "rl", "classical"."""
+    folder: Path
+    """The run's folder."""
+    config: Mapping[str, Any]
+    """What config.yaml holds: everything resolved, secrets redacted."""
+    total_steps: int
+    done: int
+    """Steps made before; 0 for a run that begins."""
+    after_step: int
+    """The last step whose record stands; what was logged of later ones comes again. -1 where nothing stands."""
+    stopped: str | None
+    """Why the restored run had been stopped; None for one that goes on."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is left to make."""
+        return self.stopped is not None or self.done >= self.total_steps
+
+
+@dataclass(frozen=True)
+class StepStarted(Event):
+    """Sent by the loop before each step of the task.
+
+    Example:
+        StepStarted(step=12)
+    """
+
+    handler = "on_step_started"
+    step: int
+    """From 1."""
+
+
+@dataclass(frozen=True)
+class GroupScored(Event):
+    """Sent by the task of `rl` for each group that it sampled, filters' rejects included, once all of them have rewards.
+
+    Example:
+        GroupScored(step=12, group=ScoredGroup(…))
+    """
+
+    handler = "on_group_scored"
+    step: int
+    group: ScoredGroup
+
+
+@dataclass(frozen=True)
+class BatchPrepared(Event):
+    """Sent by the tasks of `sft` and `rl` before the first update of a step, once it is known what is trained on.
+
+    Example:
+        BatchPrepared(step=12, sequences=64, tokens=8123, groups=(ScoredGroup(…), …), advantages=array([…]))
+    """
+
+    handler = "on_batch_prepared"
+    step: int
+    sequences: int
+    tokens: int
+    """Tokens that are trained on or scored."""
+    groups: tuple[ScoredGroup, ...] = ()
+    """Of `rl`: the groups of the batch, replayed ones last."""
+    advantages: np.ndarray | None = None
+    """Of `rl`: [tokens], in the order of the groups."""
+
+
+@dataclass(frozen=True)
+class Updated(Event):
+    """Sent by every task once a step's updates are made.
+
+    Example:
+        Updated(step=12, metrics={"loss": 0.3, "grad_norm": 1.2})
+    """
+
+    handler = "on_updated"
+    step: int
+    metrics: Mapping[str, float]
+    """What the updates measured."""
+
+
+@dataclass(frozen=True)
+class Evaluated(Event):
+    """Sent by the loop after each evaluation that found something; the one before training has step 0.
+
+    Example:
+        Evaluated(step=50, metrics={"eval/test/accuracy": 0.4}, samples=[{"prompt": "2+2=", "completion": "4", …}])
+    """
+
+    handler = "on_evaluated"
+    step: int
+    metrics: Mapping[str, float]
+    samples: Sequence[Mapping[str, Any]]
+    """Some answers of the first set: prompt, completion, reward, end; empty where nothing is sampled."""
+
+
+@dataclass(frozen=True)
+class StepEnded(Event):
+    """Sent by the loop when all of a step is measured, before what callbacks asked for takes effect.
+
+    Example:
+        StepEnded(step=12, metrics={"loss": 0.3, "reward": 0.5, "step_time": 2.1})
+    """
+
+    handler = "on_step_ended"
+    step: int
+    metrics: Mapping[str, float]
+    """Of the task and the evaluation; what callbacks logged is in `control.logged`."""
+
+
+@dataclass(frozen=True)
+class Logged(Event):
+    """Sent by the loop once a step's record stands in metrics.jsonl: what trackers write.
+
+    Example:
+        Logged(step=12, metrics={"loss": 0.3, "mine/norm": 4.0, "time": 1.7e9})
+    """
+
+    handler = "on_logged"
+    asks = False
+    step: int
+    metrics: Mapping[str, float]
+    """Everything, callbacks' own metrics included."""
+
+
+@dataclass(frozen=True)
+class Saved(Event):
+    """Sent by the loop after each checkpoint.
+
+    Example:
+        Saved(step=50, path=Path("runs/x/checkpoints/step_50"))
+    """
+
+    handler = "on_saved"
+    asks = False
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """Sent by the loop last, however the run ends, to every callback, one that failed before included.
+
+    A process that is killed sends nothing.
+
+    Example:
+        RunEnded("stopped", step=40, message="3 evaluations without a better one (patience)", folder=Path("runs/x"))
+    """
+
+    handler = "on_run_ended"
+    asks = False
+    reason: Reason
+    step: int
+    """Steps made."""
+    message: str | None
+    """Why it was stopped, or what interrupted it or failed; None for a run that is finished."""
+    folder: Path
+
+
+def read_only(value: Any) -> Any:
+    """A view of plain values that cannot be written to: mappings, sequences and arrays, nested at will."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: read_only(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(read_only(item) for item in value)
+    if getattr(value, "ndim", 0) and hasattr(value, "setflags"):
+        value = value.copy()
+        value.setflags(write=False)
+    return value

@@ -1,0 +1,306 @@
+"""The loop of every verb: steps, evaluation, records, checkpoints, early stop, resume, Ctrl-C, events to callbacks."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reinlm.loop.callbacks import Callback, check_callbacks
+from reinlm.loop.delivery import Delivery
+from reinlm.loop.early_stopping import Best, Judge
+from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
+from reinlm.loop.interrupts import Interrupted, Interrupts
+from reinlm.loop.summary import summarise
+from reinlm.loop.task import NO_CHECKPOINT, StepContext, Task
+from reinlm.loop.trackers.console import ConsoleTracker
+from reinlm.runs.checkpoints import Checkpoints, load_state
+from reinlm.runs.folder import RunFolder
+from reinlm.runs.metrics import MetricsLog, RolloutLog, read_metrics
+from reinlm.runs.progress import Progress
+from reinlm.runs.state import random_states, restore_random_states
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How often a loop looks, judges and saves.
+
+    Example: a run of 200 steps judged by accuracy every 50, saved every 100:
+        LoopSettings(higher_is_better=True, evaluate_every=50, save_every=100)
+    """
+
+    higher_is_better: bool
+    """Judged by `eval/…/accuracy`, or else by `eval/…/loss`."""
+    stride: int = 1
+    """Steps from one call of the task, and one line of metrics, to the next."""
+    evaluate_every: int = 0
+    """Steps between evaluations; 0: at the start and the end alone."""
+    stop_at: float | None = None
+    patience: int | None = None
+    save_every: int = 50
+    """Steps between checkpoints; 0: at the end alone."""
+    keep_last: int = 2
+    resume_command: str | None = None
+    """What an interrupted run is told to go on with; by default `reinlm KIND --resume --output FOLDER`."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run leaves: its folder, the figures of summary.json, and the trained policy."""
+
+    folder: Path
+    summary: dict[str, Any]
+    policy: Any = field(repr=False)
+
+
+class Loop:
+    """Drives a task through its run folder. `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
+
+    Args:
+        task: what is trained.
+        settings: how often to evaluate and save, and when to stop.
+        folder: the run's folder; one that was opened to resume goes on from its newest checkpoint.
+        progress: what a person sees; None shows nothing.
+        callbacks: callbacks and trackers, in the order in which they are called.
+
+    Raises:
+        InputError: for callbacks that cannot be used (see `check_callbacks`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: LoopSettings,
+        folder: RunFolder,
+        progress: Progress | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        progress = progress or Progress(quiet=True)
+        self.task = task
+        self.settings = settings
+        self.folder = folder
+        self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
+        self.judge = Judge(settings.higher_is_better, settings.stop_at, settings.patience)
+        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode)
+        self.done = 0
+        """Steps made."""
+        self.seconds = 0.0
+        """Spent in the task's steps."""
+        self.stopped: str | None = None
+        """Why the run ends before its last step."""
+        self._best = Best()
+        self._latest: float | None = None  # what the evaluation after the step just made found
+        self._saved: int | None = None
+        self._last_checkpoint = NO_CHECKPOINT
+        self._checkpoint_seconds = 0.0
+        self._interrupts = Interrupts(progress.say)
+        self._started = self._ended = False
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is left to make."""
+        return self.stopped is not None or self.done >= self.task.total_steps
+
+    def run(self) -> RunResult:
+        """Train to the end. Raises Interrupted after Ctrl-C, with everything saved."""
+        with self._guarded():
+            self.start()
+            while not self.over:
+                self.step()
+        return self.finish()
+
+    # ------------------------------------------------------------------------------------------ start, step, finish
+
+    def start(self) -> None:
+        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run's task as it stands."""
+        with self._guarded():
+            self.delivery.state_dict()  # one that no checkpoint could hold ends the run here, not hours later
+            newest = self.checkpoints.newest() if self.folder.resumed else None
+            random = self._restore(newest) if newest is not None else random_states()
+            after = self.done if newest is not None else -1
+            self._log = MetricsLog(self.folder.path, after_step=after)
+            self._rollouts = RolloutLog(self.folder.path, after_step=after)
+            self._started = True
+            config = self.folder.read_config()
+            self.delivery.send(
+                RunStarted(
+                    self.task.kind, self.folder.path, config, self.task.total_steps, self.done, after, self.stopped
+                )
+            )
+            restore_random_states(random)  # what a tracker drew when it was opened is none of the run's
+            self._raise_failure()
+            if newest is None:
+                self._conclude(0, self._evaluate(0))
+                if self.stopped is not None:
+                    self._save(0)
+                self._raise_failure()
+
+    def step(self) -> Mapping[str, float]:
+        """Make one step, or `stride` of them, and return its metrics as they are logged.
+
+        Raises:
+            Interrupted: after Ctrl-C, the step saved. RunError: where the task or a callback fails.
+        """
+        if not self._started or self._ended or self.over:
+            raise RuntimeError("step() comes after start(), while the loop is not over")
+        with self._guarded():
+            step = min(self.done + self.settings.stride, self.task.total_steps)
+            metrics = self._train(step)
+            if self._evaluation_due(step):
+                metrics |= self._evaluate(step)
+            self.delivery.send(StepEnded(step, metrics))
+            logged = self._conclude(step, metrics)
+            every = self.settings.save_every
+            due = self.over or self._interrupts.asked or bool(every and step % every == 0)
+            if due or self.delivery.failure is not None:
+                self._save(step)
+            self._raise_failure()
+            if self._interrupts.asked and not self.over:
+                raise Interrupted(f"interrupted after step {step}, which is saved; go on with {self._how_to_resume()}")
+        return logged
+
+    def finish(self) -> RunResult:
+        """Save what is not saved, write summary.json, and end the run; also before its last step."""
+        if not self._started or self._ended:
+            raise RuntimeError("finish() comes once, after start()")
+        with self._guarded():
+            if self._saved != self.done:
+                self._save(self.done)
+            summary = summarise(
+                read_metrics(self._log.path),
+                kind=self.task.kind,
+                steps=self.done,
+                stopped=self.stopped,
+                seconds=self.seconds,
+                checkpoint=str(self.checkpoints.newest()),
+            )
+            self.folder.write_summary(summary)
+            complete = self.done >= self.task.total_steps and self.stopped is None
+            self._end("finished" if complete else "stopped", self.stopped)
+            self._raise_failure()
+        return RunResult(self.folder.path, summary, self.task.policy)
+
+    # ------------------------------------------------------------------------------------------ the parts of a step
+
+    def _train(self, step: int) -> dict[str, float]:
+        started = time.perf_counter()
+        self._latest = None
+        self.delivery.send(StepStarted(step))
+        result = self.task.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
+        self.done = step
+        self.stopped = result.stop
+        metrics = dict(result.metrics)
+        if self._checkpoint_seconds:
+            metrics["time/checkpoint"] = self._checkpoint_seconds
+            self._checkpoint_seconds = 0.0
+        metrics["step_time"] = time.perf_counter() - started
+        self.seconds += metrics["step_time"]
+        return metrics
+
+    def _evaluation_due(self, step: int) -> bool:
+        every = self.settings.evaluate_every
+        return self.over or bool(every and step % every == 0)
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate, and judge the run by what is found."""
+        started = time.perf_counter()
+        found, samples = self.task.evaluate(step)
+        if not found:
+            return {}
+        value = self.judge.value(found)
+        if value is not None:
+            self._latest = value
+            self._best = self._best.seen(value, self.judge.mode)
+            if step:
+                self.stopped = self.stopped or self.judge.stop(value, self._best)
+        if samples:
+            stage = "before" if step == 0 else "after"
+            self.folder.write_samples(**{**self.folder.read_samples(), stage: samples})
+        self.delivery.send(Evaluated(step, found, samples))
+        return {**found, "time/evaluate": time.perf_counter() - started}
+
+    def _conclude(self, step: int, metrics: dict[str, float]) -> Mapping[str, float]:
+        """Do what callbacks asked for, and write the step's record: the one place where requests take effect."""
+        if self.stopped is None and self.delivery.control.stopping is not None:
+            self.stopped = self.delivery.control.stopping
+            if not any(name.startswith("eval/") for name in metrics):
+                metrics |= self._evaluate(step)
+        asked = self.delivery.take()
+        for verb, value in asked.rates:
+            change = self.task.set_learning_rate if verb == "set" else self.task.scale_learning_rate
+            change(value)
+        metrics |= self.delivery.without_clashes(asked, metrics)
+        if metrics:
+            metrics = self._log.append(step, metrics)
+            self.delivery.send(Logged(step, metrics))
+        view: Mapping[str, float] = read_only(metrics)
+        return view
+
+    def _save(self, step: int) -> None:
+        started = time.perf_counter()
+        state = {
+            "task": self.task.state_dict(),
+            "random": random_states(),
+            "loop": {"done": self.done, "seconds": self.seconds, "best": asdict(self._best), "stopped": self.stopped},
+            "callbacks": self.delivery.state_dict(),
+        }
+        path = self.checkpoints.save(step, self.task.save, state, metric=self._latest)
+        self._last_checkpoint, self._saved = str(path), step
+        self._checkpoint_seconds = time.perf_counter() - started
+        self.delivery.send(Saved(step, path))
+
+    def _restore(self, path: Path) -> Mapping[str, Any]:
+        """Take back a checkpoint; returns the random states, which are set last."""
+        state = load_state(path)
+        self.task.restore(path)
+        self.task.load_state_dict(state["task"])
+        self.delivery.load_state_dict(state["callbacks"])
+        loop = state["loop"]
+        self.done = self._saved = int(loop["done"])
+        self.seconds, self.stopped, self._best = float(loop["seconds"]), loop["stopped"], Best(**loop["best"])
+        self._last_checkpoint = str(path)
+        random: Mapping[str, Any] = state["random"]
+        return random
+
+    # ------------------------------------------------------------------------------------------ how a run ends
+
+    def _raise_failure(self) -> None:
+        if self.delivery.failure is not None:
+            raise self.delivery.failure
+
+    def _end(self, reason: Reason, message: str | None, error: BaseException | None = None) -> None:
+        """Tell the callbacks, once; what fails there, or failed before, is noted on the error that ends the run."""
+        if self._started and not self._ended:
+            self._ended = True
+            self.delivery.send(RunEnded(reason, self.done, message, self.folder.path))
+            failure = self.delivery.failure
+            if error is not None and failure is not None and failure is not error:
+                error.add_note(str(failure))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """However the run ends, its callbacks are told; Ctrl-C is said in words. May be nested."""
+        with self._interrupts.listen():
+            try:
+                yield
+            except Interrupted as error:
+                self._end("interrupted", str(error), error)
+                raise
+            except KeyboardInterrupt:
+                newest = self.checkpoints.newest()
+                kept = f"the newest checkpoint is {newest}" if newest else "no checkpoint was written yet"
+                message = f"interrupted at once; {kept}; go on with {self._how_to_resume()}"
+                interrupted = Interrupted(message)
+                self._end("interrupted", message, interrupted)
+                raise interrupted from None
+            except BaseException as error:
+                self._end("failed", str(error) or type(error).__name__, error)
+                raise
+
+    def _how_to_resume(self) -> str:
+        usual = f"reinlm {self.task.kind} --resume --output {shlex.quote(str(self.folder.path))}"
+        return self.settings.resume_command or usual

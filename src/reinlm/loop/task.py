@@ -1,0 +1,86 @@
+"""What a verb brings to the loop, and what passes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from reinlm.loop.events import Event
+from reinlm.runs.metrics import RolloutLog
+
+NO_CHECKPOINT = "none yet"
+
+
+def _unheard(event: Event) -> None:
+    """Where a task is stepped without a loop nobody listens."""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a task is told with each step.
+
+    Example:
+        StepContext(last_checkpoint="runs/x/checkpoints/step_50", rollouts=RolloutLog(…), send=…)
+    """
+
+    last_checkpoint: str = NO_CHECKPOINT
+    """The newest checkpoint, for error messages."""
+    rollouts: RolloutLog | None = None
+    """Where samples are written; None where they are kept nowhere."""
+    send: Callable[[Event], None] = _unheard
+    """Sends an event to the callbacks."""
+
+
+ALONE = StepContext()
+"""Of a task that is stepped without a loop."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a task says of a step.
+
+    Example:
+        StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 attempts: nothing to learn from")
+    """
+
+    metrics: Mapping[str, float]
+    stop: str | None = None
+    """Why the run cannot usefully go on; None while it can."""
+
+
+class Task(Protocol):
+    """What a run brings to the loop."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def policy(self) -> Any:
+        """What is trained; `RunResult` hands it on."""
+
+    @property
+    def total_steps(self) -> int: ...
+
+    def step(self, step: int, context: StepContext) -> StepResult:
+        """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
+
+    def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Metrics `eval/SET/…` and sample answers; both empty where nothing is to be evaluated."""
+
+    def set_learning_rate(self, value: float) -> None:
+        """Train with this rate from the next step on, in place of the schedule's."""
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply the rate from the next step on."""
+
+    def save(self, folder: Path) -> None:
+        """Write what is trained into a checkpoint's folder."""
+
+    def restore(self, folder: Path) -> None:
+        """Take back, bit for bit, what `save` wrote."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

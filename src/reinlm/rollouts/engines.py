@@ -1,0 +1,45 @@
+"""Engines by name: what a recipe's `rollout.engine` may say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reinlm.config import Config
+from reinlm.parts import part, read_part
+from reinlm.rollouts.protocol import Engine
+
+if TYPE_CHECKING:
+    import torch
+
+    from reinlm.models import Policy
+
+
+class EngineConfig(Protocol):
+    """What an engine's configuration class offers."""
+
+    def build(self, policy: Policy, *, autocast: torch.dtype | None, max_running: int) -> Engine:
+        """The engine for the policy, computing in `autocast` (None: the type of the weights)."""
+
+
+@part("engine", "in_process")
+class InProcessConfig(Config):
+    """The policy's own weights, in the trainer's process (`HFEngine`)."""
+
+    def build(self, policy: Policy, *, autocast: torch.dtype | None = None, max_running: int = 256) -> Engine:
+        from reinlm.rollouts.hf_engine import HFEngine
+
+        return HFEngine(
+            policy.model,
+            policy.tokenizer,
+            pad_id=policy.pad_id,
+            context_length=policy.context_length,
+            max_batch=max_running,
+            autocast_dtype=autocast,
+        )
+
+
+def build_engine(spec: Any, policy: Policy, *, autocast: torch.dtype | None = None, max_running: int = 256) -> Engine:
+    """The engine that a recipe names. Raises InputError for an unknown one."""
+    config: Any = read_part("engine", spec)
+    engine: Engine = config.build(policy, autocast=autocast, max_running=max_running)
+    return engine

@@ -1,0 +1,260 @@
+"""From tasks to scored groups: several episodes of each task, and what rewards say of them while others are sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reinlm.environments import Environment, MakeEnvironment, Question
+from reinlm.errors import InputError, RunError
+from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
+from reinlm.rollouts.admission import Order, Seat, Wave
+from reinlm.rollouts.episode import Limits, run_episode
+from reinlm.rollouts.event_loop import EventLoop
+from reinlm.rollouts.protocol import Generator, Sampling
+
+if TYPE_CHECKING:
+    from reinlm.data.rendering import Renderer
+    from reinlm.rewards import Scored, TrainerState
+
+Phases = Callable[[str], AbstractContextManager[Any]]
+"""Measures the time spent in a part of the work: "rollout", and "reward" for what is left to wait for after it."""
+
+
+class Rewards(Protocol):
+    """What `reinlm.rewards.RewardSet` offers."""
+
+    @property
+    def call(self) -> str:
+        """ "batch": all groups in one call of `score`. Anything else: each group as soon as it is sampled."""
+
+    async def score_group(self, group: RolloutGroup, state: TrainerState | None) -> Scored: ...
+
+    def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored: ...
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """How episodes are played.
+
+    Example:
+        Episodes(engine, renderer, sampling, environment=Question, seed=0)
+    """
+
+    engine: Generator
+    renderer: Renderer
+    sampling: Sampling
+    environment: MakeEnvironment = Question
+    """Called once an episode."""
+    seed: int = 0
+    order: Order = "name"
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Scored groups, in the order of their tasks."""
+
+    groups: tuple[ScoredGroup, ...]
+    failures: Mapping[str, int]
+    """By reward: how many answers it failed on."""
+    messages: Mapping[str, str]
+    """By reward that failed: what went wrong first."""
+
+
+def sample_groups(
+    episodes: Episodes,
+    tasks: Sequence[Task],
+    *,
+    group_size: int,
+    tag: str,
+    rewards: Rewards | None = None,
+    state: TrainerState | None = None,
+    loop: EventLoop | None = None,
+    phases: Phases = contextlib.nullcontext,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Sampled:
+    """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
+
+    Sample k of a task is the request `TAG/TASK/k`, and its noise depends on (seed, tag, task, k, turn) alone. A group is
+    scored as soon as it is finished, while others are sampled, and `rewards` is called in the order of the tasks. What
+    an episode earned is first what its environment gave, then what reward functions gave; nothing where a reward
+    failed on it, or its environment did.
+
+    Args:
+        tag: what the samples are for, such as "12/0/0": the same seed and tag give the same answers.
+        rewards: None leaves the environment's own rewards.
+        loop: where coroutines run; by default a new one.
+        on_progress: called with (episodes ended, episodes in all) when one has ended.
+
+    Raises:
+        InputError: two tasks of the same id; what the engine, the renderer or an environment refuses.
+        RunError: an environment or a reward failed, or the engine cannot go on. Everything that was begun is aborted.
+    """
+    _check(tasks, group_size)
+    batch = rewards is not None and rewards.call == "batch"
+    score = None if rewards is None or batch else rewards.score_group
+    main = _sample(episodes, tasks, group_size, tag, score, state, phases, on_progress)
+    if loop is None:
+        with EventLoop() as loop:
+            groups, scored = loop.run(main)
+    else:
+        groups, scored = loop.run(main)
+    if rewards is None:
+        return Sampled(tuple(_unscored(group) for group in groups), {}, {})
+    if batch:
+        with phases("reward"):
+            scored = [rewards.score(groups, state)]
+    return _merged(scored)
+
+
+async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:
+    """Several episodes of one task, named `NAME/0`, `NAME/1`, …; see `run_episode` for what it raises."""
+    wave = Wave(episodes.engine, group_size, episodes.order)
+    return await _group(episodes, task, name, wave.seats, lambda: None)
+
+
+async def _sample(
+    episodes: Episodes,
+    tasks: Sequence[Task],
+    group_size: int,
+    tag: str,
+    score: Callable[[RolloutGroup, TrainerState | None], Any] | None,
+    state: TrainerState | None,
+    phases: Phases,
+    on_progress: Callable[[int, int], None] | None,
+) -> tuple[list[RolloutGroup], list[Scored]]:
+    """All groups, and what `score` said of each."""
+    total = len(tasks) * group_size
+    wave = Wave(episodes.engine, total, episodes.order)
+    ended = 0
+
+    def one_ended() -> None:
+        nonlocal ended
+        ended += 1
+        if on_progress is not None:
+            on_progress(ended, total)
+
+    async def in_order() -> list[Scored]:
+        calls = [together.create_task(score(await group, state)) for group in running] if score else []
+        return [await call for call in calls]
+
+    async with _together() as together:
+        running = [
+            together.create_task(
+                _group(
+                    episodes,
+                    task,
+                    f"{tag}/{task.id}",
+                    wave.seats[group_size * number : group_size * (number + 1)],
+                    one_ended,
+                )
+            )
+            for number, task in enumerate(tasks)
+        ]
+        scoring = together.create_task(in_order())
+        with phases("rollout"):
+            groups = [await group for group in running]
+        with phases("reward") if score else contextlib.nullcontext():
+            scored = await scoring
+    return groups, scored
+
+
+async def _group(
+    episodes: Episodes, task: Task, name: str, seats: Sequence[Seat], ended: Callable[[], None]
+) -> RolloutGroup:
+    async def play(number: int, seat: Seat) -> Rollout:
+        try:
+            return await run_episode(
+                seat,
+                _made(episodes.environment, task),
+                task,
+                name=f"{name}/{number}",
+                renderer=episodes.renderer,
+                sampling=episodes.sampling,
+                seed=episodes.seed,
+                limits=episodes.limits,
+            )
+        finally:
+            seat.leave()
+
+    async def counted(number: int, seat: Seat) -> Rollout:
+        rollout = await play(number, seat)
+        ended()
+        return rollout
+
+    async with _together() as together:
+        playing = [together.create_task(counted(number, seat)) for number, seat in enumerate(seats)]
+    return RolloutGroup(task, tuple(one.result() for one in playing))
+
+
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that raises the first error itself; the other tasks are cancelled, and have ended by then."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__
+
+
+def _made(make: MakeEnvironment, task: Task) -> Environment:
+    try:
+        return make()
+    except Exception as error:
+        name = getattr(make, "__qualname__", repr(make))
+        text = " ".join(str(error).split())
+        raise RunError(
+            f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}"
+        ) from error
+
+
+def _check(tasks: Sequence[Task], group_size: int) -> None:
+    if group_size < 1:
+        raise InputError(f"group_size must be at least 1, not {group_size}")
+    twice = [name for name, count in Counter(task.id for task in tasks).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"task {twice[0]!r} stands twice among the tasks to sample",
+            hint="the same task would get the same answers; raise group_size instead",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- what was earned
+
+
+def _unscored(group: RolloutGroup) -> ScoredGroup:
+    return ScoredGroup(group, tuple(_own(rollout) for rollout in group.rollouts))
+
+
+def _merged(scored: Sequence[Scored]) -> Sampled:
+    failures: Counter[str] = Counter()
+    messages: dict[str, str] = {}
+    for one in scored:
+        failures.update(one.failures)
+        messages = {**one.messages, **messages}
+    groups = [_with_own(group, any(one.failures.values())) for one in scored for group in one.groups]
+    return Sampled(tuple(groups), dict(failures), messages)
+
+
+def _with_own(scored: ScoredGroup, failed: bool) -> ScoredGroup:
+    """The environment's events before those of reward functions.
+
+    Where a reward `failed` on some answer, one without any event has none of its environment either: a part of what it
+    is worth is missing.
+    """
+    pairs = zip(scored.group.rollouts, scored.events, strict=True)
+    events = tuple(() if failed and not given else (*_own(rollout), *given) for rollout, given in pairs)
+    return replace(scored, events=events)
+
+
+def _own(rollout: Rollout) -> tuple[RewardEvent, ...]:
+    return () if rollout.failed else rollout.events

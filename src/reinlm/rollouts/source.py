@@ -1,0 +1,165 @@
+"""Where batches come from: groups are sampled, scored and filtered until there are as many as a step wants."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from reinlm.data.order import PromptOrder
+from reinlm.errors import RunError
+from reinlm.records import ScoredGroup, Task
+from reinlm.rollouts.event_loop import EventLoop
+from reinlm.rollouts.groups import Episodes, Phases, Rewards, Sampled, sample_groups
+
+if TYPE_CHECKING:
+    from reinlm.rewards import TrainerState
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one step has to train on."""
+
+    kept: tuple[ScoredGroup, ...]
+    """In the order in which they were begun."""
+    sampled: tuple[ScoredGroup, ...]
+    """All groups, those that filters dropped included."""
+    failures: int
+    """Answers that a reward function failed on."""
+    attempts: int
+    """Rounds of sampling."""
+    nothing_left: str | None = None
+    """Why nothing was kept."""
+
+
+class Source:
+    """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
+
+    A batch is filled in the order in which its groups were begun. What filters drop is sampled anew, from the tasks that
+    come next, in at most `max_attempts` rounds. Sample k of a task is the request `STEP/ROUND/WAVE/TASK/k`; a task that
+    comes twice in a round stands in a later wave of it.
+
+    Args:
+        episodes: engine, renderer, sampling and environment.
+        order: which task comes next; its cursor is what a checkpoint holds of a source.
+        rewards: None where the environment gives rewards of its own.
+        groups: how many a step wants.
+        filters: a group that one of them refuses is dropped.
+        greedy_baseline: every kept group gets the return of the policy's greedy answer to its task.
+        name: who filters, for messages.
+
+    Example:
+        >>> source = Source(episodes, tasks, PromptOrder(len(tasks), seed=0), rewards, groups=16, group_size=8)
+        >>> collected = source.collect(1, TrainerState(), phases)
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        tasks: Sequence[Task],
+        order: PromptOrder,
+        rewards: Rewards | None,
+        *,
+        groups: int,
+        group_size: int,
+        max_attempts: int = 1,
+        filters: Sequence[Callable[[ScoredGroup], bool]] = (),
+        greedy_baseline: bool = False,
+        name: str = "the algorithm",
+    ) -> None:
+        self.episodes = episodes
+        self.tasks = tasks
+        self.order = order
+        self.rewards = rewards
+        self.loop = EventLoop()
+        """Where its coroutines run; evaluation may use it too."""
+        self._groups = groups
+        self._group_size = group_size
+        self._max_attempts = max_attempts
+        self._filters = tuple(filters)
+        self._greedy_baseline = greedy_baseline
+        self._name = name
+
+    def collect(
+        self, step: int, state: TrainerState | None = None, phases: Phases = contextlib.nullcontext
+    ) -> Collected:
+        """The groups of one step. Raises RunError where not one answer got a reward, and what `sample_groups` raises."""
+        kept: list[ScoredGroup] = []
+        sampled: list[ScoredGroup] = []
+        failures = attempts = 0
+        while len(kept) < self._groups and attempts < self._max_attempts:
+            tasks = [self.tasks[index] for index in self.order.take(self._groups - len(kept))]
+            for number, wave in enumerate(_waves(tasks)):
+                tag = f"{step}/{attempts}/{number}"
+                found = self._sample(wave, self._group_size, tag, state, phases)
+                failures += sum(found.failures.values())
+                sampled += found.groups
+                passed = [group for group in found.groups if all(keep(group) for keep in self._filters)]
+                kept += self._with_baselines(passed, tag, state, phases) if self._greedy_baseline else passed
+            attempts += 1
+            if not self._filters:
+                break
+        if all(earned is None for group in sampled for earned in group.returns):
+            raise RunError(
+                f"step {step}: not one of {len(sampled) * self._group_size} answers got a reward",
+                hint="a reward function, or the environment, gave None for, or failed on, every one of them",
+            )
+        nothing = None
+        if not kept:
+            nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} attempts: nothing to learn from"
+        return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds: the cursor of the order, as plain numbers."""
+        return {"order": self.order.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. Raises InputError where the number of tasks is another one now."""
+        self.order.load_state_dict(state["order"])
+
+    def _sample(
+        self,
+        tasks: Sequence[Task],
+        group_size: int,
+        tag: str,
+        state: TrainerState | None,
+        phases: Phases,
+        episodes: Episodes | None = None,
+    ) -> Sampled:
+        return sample_groups(
+            episodes or self.episodes,
+            tasks,
+            group_size=group_size,
+            tag=tag,
+            rewards=self.rewards,
+            state=state,
+            loop=self.loop,
+            phases=phases,
+        )
+
+    def _with_baselines(
+        self, groups: Sequence[ScoredGroup], tag: str, state: TrainerState | None, phases: Phases
+    ) -> list[ScoredGroup]:
+        """The groups with the return of the policy's greedy answer to each task."""
+        if not groups:
+            return []
+        greedy = replace(self.episodes, sampling=replace(self.episodes.sampling, temperature=0.0))
+        tasks = [group.group.task for group in groups]
+        found = self._sample(tasks, 1, f"{tag}/greedy", state, phases, greedy)
+        return [replace(group, baseline=one.returns[0]) for group, one in zip(groups, found.groups, strict=True)]
+
+
+def _waves(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """The tasks in turns without repetition: a small data set may come round twice within one batch."""
+    rest = list(tasks)
+    while rest:
+        wave: dict[str, Task] = {}
+        later = []
+        for task in rest:
+            if task.id in wave:
+                later.append(task)
+            else:
+                wave[task.id] = task
+        yield list(wave.values())
+        rest = later

@@ -1,0 +1,65 @@
+"""The critic of a run: its configuration, its value model and its learner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from reinlm.config import Config
+from reinlm.errors import InputError
+from reinlm.models import ModelConfig, Policy, TokenModel, ValueModel
+from reinlm.training.learner import Learner
+from reinlm.training.optimizer import OptimizerConfig
+from reinlm.training.policy import training_policy
+
+
+class CriticConfig(Config):
+    """The value model of an algorithm with a critic."""
+
+    backbone: Literal["own", "shared"] = "own"
+    """A copy of the policy's backbone (with LoRA a second adapter on the same weights), or the policy's itself, with one
+    forward and backward pass for both."""
+    path: str | None = None
+    """Another model with the same tokens to take the own backbone from, such as a reward model."""
+    warmup_steps: int = Field(0, ge=0)
+    """First steps of the run in which the critic learns and the policy does not move."""
+    optimizer: OptimizerConfig | None = None
+    """Of the critic's own weights; null: as the policy's, without its warm-up."""
+
+    @model_validator(mode="after")
+    def _own_has_a_source(self) -> CriticConfig:
+        if self.path is not None and self.backbone == "shared":
+            raise ValueError(f"critic.path {self.path} has no effect on a shared backbone; set critic.backbone=own")
+        return self
+
+
+@dataclass(frozen=True)
+class Critic:
+    """A value model and what trains it; a shared one takes part in the policy's passes."""
+
+    model: ValueModel
+    learner: Learner
+
+    @property
+    def shared(self) -> bool:
+        return self.model.shared
+
+
+def value_model(settings: CriticConfig, model: ModelConfig, policy: Policy, policy_model: TokenModel) -> ValueModel:
+    """The value model that the configuration asks for, all of whose values are 0."""
+    if settings.path is None:
+        return ValueModel(policy_model, settings.backbone)
+    source = same_tokens("critic.path", settings.path, model, policy)
+    return ValueModel(policy_model, "own", source.model)
+
+
+def same_tokens(key: str, path: str, model: ModelConfig, policy: Policy) -> Policy:
+    """Another model, loaded as the policy was. Raises InputError where it reads other tokens."""
+    source = training_policy(model.model_copy(update={"path": path, "lora": None}))
+    if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise InputError(
+            f"{key} {path} reads other tokens than the policy", hint="take a model with the same tokenizer"
+        )
+    return source

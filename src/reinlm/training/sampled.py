@@ -1,0 +1,54 @@
+"""What there is to say about sampled groups: metrics, and rows for the rollout log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reinlm.objectives.groups import EQUAL
+from reinlm.records import ScoredGroup, unweighted
+
+
+def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:
+    """What was sampled, before filters and shaping; names as in TRL where it has them. Failed episodes are left out."""
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts if not rollout.failed]
+    lengths = [rollout.length for rollout in rollouts]
+    finished = [rollout.length for rollout in rollouts if not rollout.truncated]
+    rewards = [[reward for reward in group.returns if reward is not None] for group in groups]
+    given = [row for row in rewards if row]
+    flat = [reward for row in given for reward in row]
+    metrics = {
+        "reward": _mean(flat),
+        "reward_std": _mean([_std(row) for row in given]),
+        "groups/single": float(sum(len(row) < 2 for row in rewards)),
+        "frac_reward_zero_std": _mean([float(max(r) - min(r) <= EQUAL * max(map(abs, r))) for r in given]),
+        "completions/mean_length": _mean(lengths),
+        "completions/min_length": float(min(lengths, default=0)),
+        "completions/max_length": float(max(lengths, default=0)),
+        "completions/clipped_ratio": 1.0 - len(finished) / len(rollouts) if rollouts else math.nan,
+        "samples": float(sum(len(group.group.rollouts) for group in groups)),
+    }
+    if finished:
+        metrics["completions/mean_terminated_length"] = _mean(finished)
+    turns = [rollout.turns for rollout in rollouts]
+    if max(turns, default=1) > 1:
+        metrics["episodes/mean_turns"] = _mean(turns)
+    failed = sum(rollout.failed for group in groups for rollout in group.group.rollouts)
+    if failed:
+        metrics["episodes/failed"] = float(failed)
+    for name in names:
+        events = [events for group in groups for events in group.events]
+        values = [value for earned in events if (value := unweighted(earned, name)) is not None]
+        if values:
+            metrics[f"rewards/{name}/mean"] = _mean(values)
+            metrics[f"rewards/{name}/std"] = _std(values)
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _std(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.hypot(*(value - mean for value in values)) / math.sqrt(len(values))

@@ -1,0 +1,328 @@
+"""The trainers: public objects that load what a run needs, and drive it step by step or to its end."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from reinlm.algorithms import Algorithm, resolve
+from reinlm.data import DataConfig, Examples, build_renderer, load_examples, load_tasks
+from reinlm.environments import make_environment
+from reinlm.errors import InputError
+from reinlm.loop import Callback, Loop, RunResult
+from reinlm.models import Policy, disable_dropout
+from reinlm.records import Task
+from reinlm.rewards import RewardSet, build_rewards
+from reinlm.rollouts import Engine, Episodes, SamplingConfig, build_engine
+from reinlm.runs import Progress, RunFolder
+from reinlm.training.config import RLConfig, SFTConfig, VerbConfig, dump
+from reinlm.training.evaluation import Evaluator, evaluation_sampling
+from reinlm.training.policy import training_policy
+from reinlm.training.rl import RLRun, check_settings, needs_rewards
+from reinlm.training.setup import (
+    MAY_CHANGE,
+    autocast,
+    check_folder,
+    loop_settings,
+    observers,
+    prompt_room,
+    seed_everything,
+)
+from reinlm.training.sft import SFTRun
+
+
+class Trainer(ABC):
+    """A run that is loaded and ready: `train()` runs it to its end, `step()` makes one step of it.
+
+    What needs no model is checked before a model is loaded. Use it as a context manager, or call `close()`, where it is not
+    run to its end.
+
+    Args:
+        config: all that is configured.
+        model: a loaded model, or (model, tokenizer), in place of `config.model`.
+        callbacks: the user's, in the order in which they are called.
+        reports: further callbacks, after them.
+        resume: go on from the newest checkpoint in the run's folder.
+        overwrite: start anew in an existing folder.
+    """
+
+    kind: str
+    run: Any
+    """What the loop drives."""
+
+    def __init__(
+        self,
+        config: VerbConfig,
+        *,
+        model: Any = None,
+        callbacks: Sequence[Callback] = (),
+        reports: Sequence[Callback] = (),
+        command: str = "",
+        resume: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.config = config
+        self.progress = progress or Progress(quiet=True)
+        self._stack = contextlib.ExitStack()
+        self._started = False
+        self._result: RunResult | None = None
+        self._check()
+        watching = observers(config, callbacks, reports)
+        path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
+        seed_everything(config.seed)
+        with contextlib.ExitStack() as stack:
+            self.rewards = self._rewards(stack)
+            self.policy: Policy = training_policy(config.model, model)
+            load = self._load()
+            self.folder = stack.enter_context(
+                RunFolder.create(
+                    path,
+                    kind=self.kind,
+                    config=dump(config) | {"resolved": self._resolved()},
+                    command=command,
+                    resume=resume,
+                    overwrite=overwrite,
+                    may_change=MAY_CHANGE,
+                )
+            )
+            self.run = self._make(load)
+            self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
+            self._stack = stack.pop_all()
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Refuse settings that contradict one another."""
+
+    @abstractmethod
+    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None: ...
+
+    @abstractmethod
+    def _load(self) -> Any:
+        """Read the data."""
+
+    @abstractmethod
+    def _make(self, loaded: Any) -> Any:
+        """What the loop drives."""
+
+    def _resolved(self) -> dict[str, Any]:
+        """What is in force beside what was configured, checked on resume."""
+        return {"renderer": build_renderer(self.config.data, self.policy.tokenizer).identity}
+
+    # ------------------------------------------------------------------------------------------ what users call
+
+    def train(self) -> RunResult:
+        """Run to the end. Raises Interrupted after Ctrl-C, with everything saved."""
+        if self._result is not None:
+            return self._result
+        try:
+            if not self._started:
+                self._started = True
+                self._result = self.loop.run()
+            else:
+                while not self.loop.over:
+                    self.loop.step()
+                self._result = self.loop.finish()
+        finally:
+            self.close()
+        return self._result
+
+    def step(self) -> Mapping[str, float]:
+        """Make one step and return its metrics. The first call evaluates a new run, or restores one that is resumed."""
+        if not self._started:
+            self._started = True
+            self.loop.start()
+        return self.loop.step()
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is left to make."""
+        return self.loop.over
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the evaluation sets, with the weights as they are."""
+        metrics, _ = self.run.evaluate(self.loop.done)
+        return dict(metrics)
+
+    def save(self) -> Path:
+        """Write a checkpoint of the steps made so far, and return its folder."""
+        if not self._started:
+            self._started = True
+            self.loop.start()
+        return self.loop.save()
+
+    def close(self) -> None:
+        """End what the run has started, such as the processes of its rewards. Closing twice does nothing."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------ shared parts
+
+    def _episodes(self, engine: Engine, data: DataConfig, sampling: Any, **options: Any) -> Episodes:
+        renderer = build_renderer(data, self.policy.tokenizer)
+        return Episodes(engine, renderer, sampling, seed=self.config.seed, **options)
+
+    def _say_skipped(self, skipped: Mapping[str, int]) -> None:
+        for reason, count in skipped.items():
+            self.progress.say(f"skipped {count} rows: {reason}")
+
+    def _evaluator(
+        self,
+        engine: Engine,
+        sets: Mapping[str, Sequence[Task]],
+        training: SamplingConfig | None = None,
+        **options: Any,
+    ) -> Evaluator | None:
+        if not sets:
+            return None
+        settings = self.config.evaluation
+        sampling = evaluation_sampling(settings, self.policy.stops, training)
+        episodes = {
+            name: (self._episodes(engine, settings.data[name], sampling, **options), tasks)
+            for name, tasks in sets.items()
+        }
+        return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
+
+
+class SFTTrainer(Trainer):
+    """Supervised fine-tuning; see `reinlm.sft` for what it takes."""
+
+    kind = "sft"
+    config: SFTConfig
+    run: SFTRun
+
+    def _check(self) -> None:
+        """Everything is checked by the configuration itself."""
+
+    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
+        return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
+
+    def _load(self) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
+        config, tokenizer = self.config, self.policy.tokenizer
+        limit = config.max_tokens or self.policy.context_length
+        examples = load_examples(config.data, tokenizer, max_tokens=limit)
+        self._say_skipped(examples.skipped)
+        held_out: dict[str, Examples] = {}
+        tasks: dict[str, Sequence[Task]] = {}
+        for name, data in config.evaluation.data.items():
+            if self.rewards is None:
+                held_out[name] = load_examples(data, tokenizer, max_tokens=limit)
+            else:
+                tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit).items
+                self.rewards.check(tasks[name])
+        return examples, held_out, tasks
+
+    def _make(self, loaded: tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]) -> SFTRun:
+        examples, held_out, tasks = loaded
+        evaluator = None
+        if tasks:
+            dtype = autocast(self.config.training, self.policy)
+            evaluator = self._evaluator(build_engine("in_process", self.policy, autocast=dtype), tasks)
+        return SFTRun(self.config, self.policy, examples, evaluator, held_out)
+
+
+class RLTrainer(Trainer):
+    """Reinforcement learning; see `reinlm.rl` for what it takes.
+
+    Args:
+        algorithm: a composed one in place of `config.algorithm`.
+    """
+
+    kind = "rl"
+    config: RLConfig
+    run: RLRun
+
+    def __init__(self, config: RLConfig, *, algorithm: Algorithm | None = None, **options: Any) -> None:
+        self.algorithm = algorithm or resolve(config.algorithm)
+        super().__init__(config, **options)
+
+    def _check(self) -> None:
+        check_settings(self.config, self.algorithm)
+        self.environment = make_environment(self.config.environment)
+        question = self.config.environment == "question"
+        if self.config.reward is None and question and needs_rewards(self.algorithm):
+            raise InputError("'reward' is required", hint="set reward=… or name an environment that gives rewards")
+
+    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
+        return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
+
+    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]]]:
+        config, tokenizer = self.config, self.policy.tokenizer
+        disable_dropout(self.policy.model)
+        room = prompt_room(self.policy, config.rollout.longest)
+        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room)
+        sets = {
+            name: load_tasks(data, tokenizer, max_prompt_tokens=room).items
+            for name, data in config.evaluation.data.items()
+        }
+        if self.rewards is not None:
+            for items in (tasks.items, *sets.values()):
+                self.rewards.check(items)
+        if config.rollout.groups > len(tasks.items):
+            raise InputError(
+                f"a batch of {config.rollout.groups} groups needs as many prompts, and the data hold {len(tasks.items)}",
+                hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
+            )
+        self._say_skipped(tasks.skipped)
+        return tasks.items, sets
+
+    def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]]]) -> RLRun:
+        tasks, sets = loaded
+        config = self.config
+        dtype = autocast(config.training, self.policy)
+        engine = build_engine(
+            config.rollout.engine, self.policy, autocast=dtype, max_running=config.rollout.max_running
+        )
+        options: dict[str, Any] = {
+            "environment": self.environment,
+            "order": config.rollout.order,
+            "limits": config.rollout.limits,
+        }
+        episodes = self._episodes(engine, config.data, config.rollout.sampling(self.policy.stops), **options)
+        evaluator = self._evaluator(engine, sets, config.rollout, **options)
+        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator)
+        self._announce(run)
+        return run
+
+    def _announce(self, run: RLRun) -> None:
+        """What a user should know before the first step."""
+        updates = run.updates
+        count = updates.passes * updates.minibatches
+        self.progress.say(
+            f"{self.algorithm.name}: {count} update{'s' if count > 1 else ''} of each batch "
+            f"({updates.passes} x {updates.minibatches} minibatches of {config_groups(run)} groups)"
+        )
+        for text in (*self.algorithm.warnings, *idle_gate(self.algorithm, count)):
+            self.progress.say(f"note: {text}")
+
+
+def config_groups(run: RLRun) -> int:
+    """Groups in a minibatch."""
+    return run.config.rollout.groups // run.updates.minibatches
+
+
+def idle_gate(algorithm: Algorithm, updates: int) -> list[str]:
+    """What cannot act in a run of this many updates a batch."""
+    if updates > 1 or algorithm.ratio.against == "rollout":
+        return []
+    found = []
+    gate = type(algorithm.gate).__name__
+    if gate != "NoGate":
+        found.append(
+            f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
+            "training.minibatches or training.passes makes more updates"
+        )
+    if any(kl.anchor == "old" for kl in algorithm.ties):
+        found.append("with one update a batch the KL to the old policy is 0 and has no gradient")
+    return found
