@@ -77,6 +77,8 @@ class RunConfig(Config):
     """Checkpoints kept, beside the best one."""
     rollouts_every: int = Field(10, ge=0)
     """Steps between those whose answers are written to `rollouts/`; 0: never."""
+    rollouts_max: int | None = Field(1024, ge=1)
+    """Episodes of a step that are written there at most, in whole groups; null: all."""
     trackers: list[str | dict[str, Any]] | None = None
     """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
     `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""

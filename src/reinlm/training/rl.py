@@ -179,7 +179,9 @@ class RLRun(TrainsPolicy):
     ) -> None:
         every = self.config.run.rollouts_every
         if context.rollouts is not None and every and (step == 1 or step % every == 0):
-            context.rollouts.write(step, groups, columns, self.policy.tokenizer)
+            context.rollouts.write(
+                step, groups, columns, tokenizer=self.policy.tokenizer, max_episodes=self.config.run.rollouts_max
+            )
 
     def _totals(self, metrics: Mapping[str, float], phases: Phases, trained: int) -> dict[str, float]:
         self.tokens += trained
@@ -261,14 +263,9 @@ def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
     settings, groups = config.training, config.rollout.groups
     most = max(1, groups // SMALLEST_MINIBATCH)
     own = next(n for n in range(min(algorithm.updates.minibatches, most), 0, -1) if groups % n == 0)
-    minibatches = settings.minibatches or own
-    if settings.minibatches is None and settings.passes is None:
-        passes = algorithm.updates.passes
-    else:
-        passes = settings.passes or 1
     return UpdateSettings(
-        passes=passes,
-        minibatches=minibatches,
+        passes=settings.passes or algorithm.updates.passes,
+        minibatches=settings.minibatches or own,
         target_kl=settings.target_kl,
         kl_learning_rate=settings.kl_learning_rate,
         critic_warmup=config.critic.warmup_steps if config.critic else 0,

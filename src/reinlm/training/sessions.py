@@ -1,4 +1,4 @@
-"""The trainers: public objects that load what a run needs, and drive it step by step or to its end."""
+"""What the public trainers do: load what a run needs, and drive it step by step or to its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from reinlm.training.setup import (
 from reinlm.training.sft import SFTRun
 
 
-class Trainer(ABC):
+class Session(ABC):
     """A run that is loaded and ready: `train()` runs it to its end, `step()` makes one step of it.
 
     What needs no model is checked before a model is loaded. Use it as a context manager, or call `close()`, where it is not
@@ -195,7 +195,7 @@ class Trainer(ABC):
         return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
 
 
-class SFTTrainer(Trainer):
+class SFTSession(Session):
     """Supervised fine-tuning; see `reinlm.sft` for what it takes."""
 
     kind = "sft"
@@ -232,7 +232,7 @@ class SFTTrainer(Trainer):
         return SFTRun(self.config, self.policy, examples, evaluator, held_out)
 
 
-class RLTrainer(Trainer):
+class RLSession(Session):
     """Reinforcement learning; see `reinlm.rl` for what it takes.
 
     Args:
