@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
+from data_row_by_row import RowByRow
 from data_tokenizers import BARE, CHATML, LLAMA, THINKING, build_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from data_row_by_row import RowByRow
 
 from reinlm.data import DataConfig, Examples, load_examples, load_tasks
 from reinlm.data.batching import _TOGETHER, Encoder, Untokenizable
@@ -26,7 +28,8 @@ def characters():
 
 
 PLAIN = {"bpe": build_tokenizer(), "closing": build_tokenizer(closing=True), "characters": characters()}
-CHATS = {name: build_tokenizer(t) for name, t in (("chatml", CHATML), ("llama", LLAMA), ("thinking", THINKING), ("bare", BARE))}  # fmt: skip
+STYLES = {"chatml": CHATML, "llama": LLAMA, "thinking": THINKING, "bare": BARE}
+CHATS = {name: build_tokenizer(template) for name, template in STYLES.items()}
 WORDS = st.text("0123456789+= ab", min_size=1, max_size=12).filter(str.strip)
 TURN = st.tuples(WORDS, st.one_of(WORDS, st.builds("{}</think>{}".format, WORDS, WORDS))).map(
     lambda pair: [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
@@ -34,7 +37,7 @@ TURN = st.tuples(WORDS, st.one_of(WORDS, st.builds("{}</think>{}".format, WORDS,
 ROWS = {
     "text": st.builds(dict, text=WORDS),
     "prompt": st.builds(dict, prompt=WORDS, completion=WORDS),
-    "chat": st.lists(TURN, min_size=1, max_size=3).map(lambda turns: {"messages": sum(turns, [])}),
+    "chat": st.lists(TURN, min_size=1, max_size=3).map(lambda turns: {"messages": [*chain.from_iterable(turns)]}),
 }
 
 

@@ -129,11 +129,10 @@ def test_the_package_is_told_by_name_and_version(qwen, package):
 
 @pytest.mark.usefixtures("package")
 def test_a_name_finds_its_family_and_an_unknown_one_is_an_error(qwen, monkeypatch):
+    monkeypatch.setattr(qwen, "name_or_path", "mine")
+    message = r"renderers knows no model 'mine' \(name its family: renderer: renderers:"
     for renderer in ("renderers", "renderers:auto"):
-        with pytest.raises(
-            InputError, match=r"renderers knows no model 'mine' \(name its family: renderer: renderers:"
-        ):
-            monkeypatch.setattr(qwen, "name_or_path", "mine")
+        with pytest.raises(InputError, match=message):
             build_renderer(DataConfig(path="any", renderer=renderer), qwen)
     monkeypatch.setattr(qwen, "name_or_path", "Qwen/Qwen3-8B")
     assert build_renderer(DataConfig(path="any", renderer="renderers"), qwen).name == "renderers:qwen3"

@@ -205,5 +205,5 @@ def test_a_renderer_may_stand_for_the_tokenizer_but_not_with_other_options(chatm
 def test_data_are_refused_where_the_run_s_renderer_was_another_one(chatml, llama):
     config = DataConfig(path=[{"prompt": [USER]}], renderer_identity=Renderer(chatml).identity)
     assert len(load_tasks(config, chatml)) == 1
-    with pytest.raises(InputError, match="the run's chats were rendered by .*, and this renderer is"):
+    with pytest.raises(InputError, match=r"the run's chats were rendered by .*, and this renderer is"):
         load_tasks(config, llama)
