@@ -87,7 +87,12 @@ class LineRenderer:
         return self._ids(new if isinstance(new, str) else self._lines(new) + "a:")
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        from reinlm.data.rendering import Untokenizable
+
+        try:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        except Exception as error:  # the tokenizers library raises nothing narrower
+            raise Untokenizable(text, str(error)) from error
 
     def _lines(self, messages: Sequence[Message]) -> str:
         ends = {"assistant": "<eos>"}
