@@ -39,7 +39,7 @@ def main() -> None:
         output=arguments.output / f"critic-{arguments.seed}",
         algorithm={
             "base": "ppo",
-            "advantage": {"whitened": {"gae": {"critic_smoothing": 1.0, "bootstrap_truncated": False}}},
+            "advantage": {"whitened": {"gae": {"critic_lambda": 1.0, "bootstrap_truncated": False}}},
             "critic": {"clip": None, "coefficient": 1.0},
         },
         reward="exact_match",

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reinlm.environments.arithmetic import ALPHABET, Addition, demonstrations, problems
+from reinlm.data.arithmetic import ALPHABET, Addition, demonstrations, problems
 from reinlm.models import character_tokenizer, tiny_model
 
 GROUP_SIZE = 8  # G: answers to each prompt

@@ -76,14 +76,14 @@ def episodes(count: int, seed: int) -> Walks:
 def lambda_estimate(walks: Walks, critic: Tensor, smoothing: float) -> Tensor:
     """GAE(λ) plus the critic's value, of each episode's first state."""
     values, following = critic[walks.states], critic[walks.following]
-    advantages = gae(walks.rewards, values, following, walks.terminated, walks.uncut, discount=1.0, smoothing=smoothing)
+    advantages = gae(walks.rewards, values, following, walks.terminated, walks.uncut, gamma=1.0, gae_lambda=smoothing)
     return advantages[0] + values[0]
 
 
 def n_step_estimate(walks: Walks, critic: Tensor, n: int) -> Tensor:
     """The n-step return of each episode's first state."""
     following = critic[walks.following]
-    return n_step_returns(walks.rewards, following, walks.terminated, walks.uncut, discount=1.0, n=n)[0]
+    return n_step_returns(walks.rewards, following, walks.terminated, walks.uncut, gamma=1.0, n=n)[0]
 
 
 def judge(name: str, returns: Tensor, exact: float) -> Estimate:

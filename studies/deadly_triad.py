@@ -98,7 +98,7 @@ def many_steps(features: Tensor, smoothing: float) -> Update:
     def update(w: Tensor) -> Tensor:
         values = features @ w
         goals = lambda_returns(
-            walks.rewards, values[walks.following], ends, walks.uncut, discount=DISCOUNT, smoothing=smoothing
+            walks.rewards, values[walks.following], ends, walks.uncut, gamma=DISCOUNT, gae_lambda=smoothing
         )[0]
         return w + STEP_SIZE * features.T @ (UNIFORM * (goals - values))
 
@@ -125,7 +125,7 @@ def sampled(features: Tensor, w: Tensor, target: Tensor, steps: int, seeds: int)
 def _td_targets(log_ratios: Tensor, rewards: Tensor, values: Tensor, following: Tensor, ends: Tensor) -> Tensor:
     """V + ρ (R + γ V' - V): V-trace with λ = 0 and no cap. Sutton & Barto (2018) eq. 11.2."""
     steps = (x[None] for x in (log_ratios, rewards, values, following, ends, torch.zeros_like(ends)))
-    return vtrace(*steps, discount=DISCOUNT, smoothing=0.0, value_cap=math.inf)[0][0]
+    return vtrace(*steps, gamma=DISCOUNT, gae_lambda=0.0, value_cap=math.inf)[0][0]
 
 
 @dataclass(frozen=True)

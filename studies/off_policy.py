@@ -70,7 +70,7 @@ def plain(n: int) -> Rule:
 
     def rule(windows: Walks, table: Tensor) -> Tensor:
         steps = windows.rewards, _at(_values(table), windows.following), windows.terminated, windows.uncut
-        return n_step_returns(*steps, discount=DISCOUNT, n=n)[0]
+        return n_step_returns(*steps, gamma=DISCOUNT, n=n)[0]
 
     return rule
 
@@ -83,10 +83,10 @@ def q_weighed(windows: Walks, q: Tensor) -> Tensor:
     v = _values(q)
     values, _ = vtrace(
         log_ratios, windows.rewards[1:], _at(v, windows.states[1:]), _at(v, windows.following[1:]),
-        windows.terminated[1:], windows.uncut[1:], discount=DISCOUNT, value_cap=math.inf, trace_cap=math.inf,
+        windows.terminated[1:], windows.uncut[1:], gamma=DISCOUNT, value_cap=math.inf, trace_cap=math.inf,
     )  # fmt: skip
     zero = torch.zeros_like(values[0])
-    return td_errors(windows.rewards[0], zero, values[0], windows.terminated[0], discount=DISCOUNT)
+    return td_errors(windows.rewards[0], zero, values[0], windows.terminated[0], gamma=DISCOUNT)
 
 
 def v_weighed(n: int, cap: float = math.inf) -> Rule:
@@ -96,7 +96,7 @@ def v_weighed(n: int, cap: float = math.inf) -> Rule:
         log_ratios = (TARGET.log() - BEHAVIOUR.log())[windows.states, windows.actions]
         values, following = _at(v, windows.states), _at(v, windows.following)
         steps = (log_ratios, windows.rewards, values, following, windows.terminated, windows.uncut)
-        return vtrace(*(x[:n] for x in steps), discount=DISCOUNT, value_cap=cap, trace_cap=cap)[0][0]
+        return vtrace(*(x[:n] for x in steps), gamma=DISCOUNT, value_cap=cap, trace_cap=cap)[0][0]
 
     return rule
 

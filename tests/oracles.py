@@ -18,7 +18,7 @@ class Recipe:
     low: float = 0.2
     high: float = 0.2
     weights: str | int = "token"
-    ratio: str = "token"  # or turn, sequence, sequence_token
+    ratio: str = "token"  # or turn, sequence, product, sequence_token
     against: str = "old"  # or rollout
     gate: str = "clip"  # or none, soft, weight
     dual: float | None = None
@@ -47,6 +47,7 @@ RECIPES = {
     "gspo_token": Recipe(3e-4, 4e-4, "sequence", "sequence_token"),
     "sapo": Recipe(gate="soft", weights="sequence"),
     "cispo": Recipe(gate="weight"),
+    "distill": Recipe(gate="none"),
     "scaling_grpo": Recipe(weights="sequence", kl="k3_unbiased", beta=0.001, threshold=0.1),
 }
 
@@ -91,14 +92,15 @@ def policy_loss(recipe, logprobs, old, advantages, mask, ref=None, rollout=None,
         left = sum(drew[i, t] - logprobs[i, t] for t in tokens) / max(len(tokens), 1)
         for t in tokens:
             peers = [t] if recipe.ratio == "token" else run_of(mask[i], t) if recipe.ratio == "turn" else tokens
-            ratio = math.exp(sum(logprobs[i, s] - before[i, s] for s in peers) / len(peers))
+            pooled = 1 if recipe.ratio == "product" else len(peers)
+            ratio = math.exp(sum(logprobs[i, s] - before[i, s] for s in peers) / pooled)
             loss, slope, low, high = gate(recipe, ratio, advantages[i, t], logprobs[i, t])
             dropped = recipe.threshold is not None and advantages[i, t] < 0 and left > recipe.threshold
             factor = (0.0 if dropped else 1.0) * (1.0 if trust is None else trust[i, t])
             value += weight[i, t] * factor * loss
             paths = [t] if recipe.ratio == "sequence_token" or recipe.gate == "weight" else peers
             for s in paths:
-                gradient[i, s] += weight[i, t] * factor * slope / len(paths)
+                gradient[i, s] += weight[i, t] * factor * slope / (1 if recipe.ratio == "product" else len(paths))
             penalty, slope = ties(recipe, logprobs[i, t], old[i, t], before[i, t], None if ref is None else ref[i, t])
             value += weight[i, t] * penalty
             gradient[i, t] += weight[i, t] * slope
@@ -121,6 +123,7 @@ def _metrics(recipe, seen):
     metrics = {
         "approx_kl": mean(math.exp(m) - 1 - m for m in seen["moved"]),
         "ratio/mean": mean(seen["ratio"]),
+        "ratio/moved": mean(abs(r - 1) > 0.01 for r in seen["ratio"]),
         "ratio/max": max(seen["ratio"]),
         "clip_ratio/low_mean": mean(seen["low"]),
         "clip_ratio/high_mean": mean(seen["high"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -48,3 +49,20 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> InputError:
     listing = ", ".join(names)
     hint = f"did you mean {near!r}? Allowed: {listing}" if near else f"allowed: {listing}"
     return InputError(f"unknown {kind} {name!r}", hint=hint)
+
+
+def error_line(error: BaseException, file: str | None = None) -> str:
+    """One line for an exception, with the last line of `file` that it came through: `ValueError: boom (a.py:12)`."""
+    try:
+        text = " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001 - a user's exception may fail to print itself
+        text = "(its message cannot be printed)"
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if file is not None and frame.filename == file]
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        text, place = str(error.msg), f" ({error.filename}:{error.lineno})"
+    elif inside:
+        place = f" ({inside[-1].filename}:{inside[-1].lineno})"
+    return f"{name}: {text}{place}" if text else f"{name}{place}"

@@ -1,6 +1,6 @@
 """`reinlm quickstart`: a tiny model from scratch, SFT on flawed demonstrations, then RL against a verifier.
 
-The task is addition in fixed width (see `reinlm.environments.arithmetic`). The demonstrators forget most of their carries; SFT
+The task is addition in fixed width (see `reinlm.data.arithmetic`). The demonstrators forget most of their carries; SFT
 imitates that too, and RL, which is told right from wrong, unlearns it. Evaluation uses problems that neither stage sees.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reinlm.api import evaluate, rl, sft
-from reinlm.environments.arithmetic import ALPHABET, demonstrations, problems
+from reinlm.data.arithmetic import ALPHABET, demonstrations, problems
 from reinlm.runs import RunFolder
 
 TRAIN_PROBLEMS = 6000

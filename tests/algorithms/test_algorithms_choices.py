@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import yaml
 
-from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, algorithm, describe, resolve
+from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, Updates, algorithm, describe, resolve
 from reinlm.algorithms.dapo import dapo
 from reinlm.algorithms.grpo import grpo
 from reinlm.algorithms.gspo import gspo
 from reinlm.errors import InputError
 from reinlm.objectives import (
+    GAE,
     KL,
     Clip,
     ConstantBudget,
@@ -49,12 +51,19 @@ def test_grpo_is_the_papers():
 
 def test_dapo_is_grpo_that_clips_higher_weighs_tokens_alike_filters_and_shapes():
     changed = replace(grpo(), name="dapo", gate=Clip(0.2, 0.28), weights=token_mean, kl=None, source=dapo().source)
+    changed = replace(changed, updates=Updates(minibatches=16))
     assert dapo() == replace(changed, filters=(MixedOutcomes(),), shapers=(SoftOverlong(),))
 
 
 def test_gspo_is_grpo_with_one_ratio_a_sequence_and_its_range():
     assert gspo() == replace(
-        grpo(), name="gspo", ratio=SequenceRatio(), gate=Clip(3e-4, 4e-4), kl=None, source=gspo().source
+        grpo(),
+        name="gspo",
+        ratio=SequenceRatio(),
+        gate=Clip(3e-4, 4e-4),
+        kl=None,
+        updates=Updates(minibatches=4),
+        source=gspo().source,
     )
 
 
@@ -143,7 +152,13 @@ def own_filter(group):
             "kl": None,
             "gate": {"clip": [0.1, 0.9]},
         },
-        {"filters": {"mixed_outcomes": "math"}, "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}}},
+        {
+            "advantage": "group_center",
+            "critic": None,
+            "kl": None,
+            "filters": {"mixed_outcomes": "math"},
+            "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}},
+        },
         {"filters": None, "shapers": None, "weights": "prompt_mean", "ratio": "token"},
     ],
 )
@@ -172,19 +187,23 @@ def test_a_description_spells_every_choice_out():
         "gate": {"clip": {"low": 0.2, "high": 0.28, "dual": None}},
         "weights": "token_mean",
         "corrections": [],
+        "terms": [],
+        "constraints": [],
         "sequence_mask": None,
         "selection": None,
         "entropy": None,
         "critic": None,
         "overlong": "keep",
         "shapers": [{"soft_overlong": {"max_length": None, "cache": 0.2}}],
-        "filters": [{"mixed_outcomes": {"reward": None}}],
+        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": 0.5}}],
         "kl": {
             "estimator": "k3",
             "coefficient": 0.5,
             "anchor": "reference",
             "placement": "loss",
             "controller": None,
+            "direction": None,
+            "allow_reward_alone": False,
         },
     }
     assert describe(algorithm("gspo"))["kl"] is None
@@ -261,7 +280,7 @@ def test_an_unknown_algorithm_is_told_the_nearest():
         ({"kl": {"estimator": "k1"}}, "algorithm grpo: k1 as a loss has no gradient in expectation", None),
         (
             {"kl": {"estimator": "k7"}},
-            "algorithm grpo: unknown KL estimator 'k7'; allowed: full, k1, k2, k3, k3_unbiased",
+            "algorithm grpo: unknown KL estimator 'k7'; allowed: f3_unbiased, full, k1, k2, k3, k3_unbiased",
             None,
         ),
         ({"name": ""}, "name: '' is no name for an algorithm", "a text such as my_grpo"),
@@ -305,3 +324,25 @@ def test_a_recipe_that_names_no_algorithm_is_told_how(spec, message):
     with pytest.raises(InputError) as error:
         resolve(spec)
     assert (error.value.message, "base: grpo" in error.value.hint) == (message, True)
+
+
+# ------------------------------------------------------------------------------------------------ earlier names
+
+
+def test_a_recipe_of_0_1_names_the_same_algorithms(recwarn):
+    """Every named algorithm as version 0.1 described it: what it says now differs in spelling alone."""
+    recorded = json.loads((Path(__file__).parent / "named_0.1.json").read_text())
+    assert len(recorded) == 14
+    for name, tree in recorded.items():
+        assert resolve(tree) == algorithm(name)
+    assert {warning.category for warning in recwarn} == {FutureWarning}
+
+
+def test_an_earlier_name_of_a_value_is_read_and_told_the_new_one():
+    with pytest.warns(FutureWarning, match=r"^gae: smoothing is named gae_lambda; say gae_lambda$"):
+        mine = algorithm("ppo", advantage={"gae": {"smoothing": 0.5}})
+    assert mine.advantage == GAE(gae_lambda=0.5)
+    with pytest.raises(InputError, match=r"^gae: discount and gamma are one value, given twice"):
+        algorithm("ppo", advantage={"gae": {"discount": 0.5, "gamma": 0.5}})
+    with pytest.raises(InputError, match=r"^unknown value of clip 'smoothing'"):
+        algorithm("ppo", gate={"clip": {"smoothing": 0.5}})

@@ -14,6 +14,7 @@ from reinlm.algorithms import (
     AlgorithmState,
     MixedOutcomes,
     SoftOverlong,
+    Updates,
     algorithm,
     describe,
     ladder,
@@ -29,6 +30,7 @@ from reinlm.objectives import (
     ConstantBudget,
     Critic,
     Feedback,
+    GeometricMean,
     GroupCenter,
     GroupStandardize,
     Layout,
@@ -42,6 +44,7 @@ from reinlm.objectives import (
     SequenceRatio,
     SequenceTokenRatio,
     Soft,
+    TeacherLogRatio,
     TokenRatio,
     Truncated,
     TruncatedWeight,
@@ -103,6 +106,8 @@ SPELLED = {
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
     ),
+    "distill": Algorithm("distill", TeacherLogRatio(), TOKEN, NoGate(), token_mean),
+    "gmpo": Algorithm("gmpo", GroupStandardize(), TOKEN, GeometricMean(0.4), sequence_mean),
     "gspo": Algorithm("gspo", GroupStandardize(), SequenceRatio(), Clip(3e-4, 4e-4), sequence_mean),
     "gspo_token": Algorithm("gspo_token", GroupStandardize(), SequenceTokenRatio(), Clip(3e-4, 4e-4), sequence_mean),
     "sapo": Algorithm("sapo", GroupStandardize(), TOKEN, Soft(1.0, 1.05), sequence_mean),
@@ -131,7 +136,20 @@ SPELLED = {
 def test_every_rung_is_what_its_paper_says(name):
     from dataclasses import replace
 
-    assert replace(algorithm(name), source="") == SPELLED[name]
+    assert replace(algorithm(name), source="", updates=Updates()) == SPELLED[name]
+
+
+def test_every_rung_makes_the_updates_that_its_paper_makes():
+    made = {
+        name: (chosen.updates.passes, chosen.updates.minibatches) for name in ALGORITHMS if (chosen := algorithm(name))
+    }
+    several = {"ppo": (4, 1), "ppo_penalty": (4, 1), "reinforce_pp": (4, 1), "dr_grpo": (1, 8), "gmpo": (1, 8)}
+    several |= {"dapo": (1, 16), "cispo": (1, 16), "gspo": (1, 4), "gspo_token": (1, 4), "sapo": (1, 4)}
+    assert {name: each for name, each in made.items() if each != (1, 1)} == several
+    assert algorithm("dapo", gate="clip").updates == Updates(1, 16)
+    for wrong in ({"passes": 0}, {"minibatches": 0}):
+        with pytest.raises(ValueError, match=r"^updates: passes and minibatches are at least 1, not"):
+            Updates(**wrong)
 
 
 def test_every_rung_has_a_card_and_stands_on_another():
@@ -155,7 +173,7 @@ def test_every_rung_has_a_card_and_stands_on_another():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"advantage": {"whitened": {"gae": {"smoothing": 0.9}}}, "critic": "critic"},
+        {"advantage": {"whitened": {"gae": {"gae_lambda": 0.9}}}, "critic": "critic"},
         {"advantage": {"whitened": {"advantage": "group_center", "by": "episode"}}},
         {"advantage": {"whitened": ["returns", "episode", True]}},
         {"advantage": {"n_step": 3}, "critic": {"clip": None}},
@@ -248,14 +266,18 @@ def test_a_name_is_taken_once():
         ("ppo", {"advantage": "vtrace", "ratio": {"token": "rollout"}}, "VTrace already weighs by the ratio"),
         ("grpo", {"kl": {"estimator": "k1", "placement": "token_reward"}}, "a KL in the reward of every token needs"),
         ("grpo", {"ratio": {"token": "sampler"}}, "ratio: against is old or rollout, not 'sampler'"),
-        ("grpo", {"kl": {"anchor": "base"}}, "KL: the anchor is reference or old, not 'base'"),
+        ("grpo", {"kl": {"anchor": "base"}}, "KL: the anchor is one of reference, old, teacher, not 'base'"),
         ("grpo", {"kl": {"placement": "reward"}}, "KL: the placement is one of loss, token_reward, sequence_reward"),
         ("grpo", {"kl": {"anchor": "old", "placement": "sequence_reward"}}, "the old policy drew the samples"),
-        ("grpo", {"kl": {"anchor": "old", "estimator": "full"}}, "KL estimator 'full' to the old policy in the loss"),
+        (
+            "grpo",
+            {"kl": {"anchor": "old", "estimator": "k3_unbiased"}},
+            "KL estimator 'k3_unbiased' to the old policy in the loss, forward: allowed are k2, k3, full",
+        ),
         (
             "rloo",
             {"kl": {"estimator": "full"}},
-            "KL estimator 'full' to the reference policy in the sequence_reward: allowed are k1, k2, k3",
+            "a full KL in the reward alone does not depend on the token that was chosen",
         ),
         ("grpo", {"advantage": {"whitened": ["group_center", "batch"]}}, "whitened: by is token or episode"),
     ],

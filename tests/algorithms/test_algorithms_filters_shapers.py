@@ -19,49 +19,61 @@ def group(*rewards):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "kept"),
+    ("rewards", "kept", "by_sum"),
     [
-        ([1.0, 0.0], True),
-        ([1.0, 1.0], False),
-        ([0.0, 0.0, 0.0], False),
-        ([0.1 + 0.2, 0.3], False),
-        ([0.3, 0.3 + 1e-9], True),
-        ([-1.0, 1.0], True),
-        ([None, 1.0], False),
-        ([None, 1.0, 0.0], True),
-        ([None, None], False),
-        ([1.0], False),
+        ([1.0, 0.0], True, True),
+        ([1.0, 1.0], False, False),
+        ([0.0, 0.0, 0.0], False, False),
+        ([0.1 + 0.2, 0.3], False, False),
+        ([0.3, 0.3 + 1e-9], False, True),
+        ([0.5, 0.6], True, True),
+        ([0.9, 0.6], False, True),
+        ([-1.0, 1.0], True, True),
+        ([None, 1.0], False, False),
+        ([None, 1.0, 0.0], True, True),
+        ([None, None], False, False),
+        ([1.0], False, False),
     ],
 )
-def test_a_group_is_kept_only_where_its_outcomes_differ(rewards, kept):
+def test_a_group_is_kept_where_some_answers_are_right_and_some_wrong(rewards, kept, by_sum):
     assert MixedOutcomes()(group(*rewards)) is kept
+    assert MixedOutcomes("sum")(group(*rewards)) is by_sum
 
 
-def test_a_named_reward_alone_decides():
+def test_the_first_reward_decides_and_the_others_make_no_group_mixed():
+    """All answers are right and differ in their format alone: the weighted sum would keep the group."""
     both = scored(
+        ("pa", [reward(0.9, "format")]),
         ("pa", [reward(1.0, "math"), reward(0.2, "format")]),
         ("pa", [reward(1.0, "math"), reward(0.9, "format")]),
-        ("pa", [reward(0.5, "format")]),
     )
-    assert MixedOutcomes("format")(both) is True
-    assert MixedOutcomes("math")(both) is False
+    assert MixedOutcomes()(both) is MixedOutcomes("math")(both) is False
+    assert MixedOutcomes("format")(both) is MixedOutcomes("sum")(both) is True
+    assert MixedOutcomes("format", correct_above=0.1)(both) is False
     assert MixedOutcomes("absent")(both) is False
-    assert MixedOutcomes()(both) is True
 
 
-def test_the_weighted_sum_decides_where_none_is_named():
+def test_an_answer_is_right_by_its_own_value_whatever_the_weight():
+    light = scored(("pa", [reward(1.0, "math", weight=0.1)]), ("pa", [reward(0.0, "math", weight=0.1)]))
+    assert MixedOutcomes()(light) is True
     cancel = scored(
         ("pa", [reward(1.0, "a", weight=2.0), reward(0.0, "b")]), ("pa", [reward(0.0, "a"), reward(2.0, "b")])
     )
-    assert MixedOutcomes()(cancel) is False
-    assert MixedOutcomes("a")(cancel) is True
+    assert (MixedOutcomes()(cancel), MixedOutcomes("sum")(cancel)) == (True, False)
+
+
+def test_a_threshold_that_cannot_count_is_refused():
+    with pytest.raises(ValueError, match=r"^mixed outcomes: correct_above has no effect on the sum of rewards"):
+        MixedOutcomes("sum", correct_above=0.7)
+    with pytest.raises(ValueError, match=r"^mixed outcomes: correct_above must be finite, not nan"):
+        MixedOutcomes(correct_above=math.nan)
 
 
 def test_shaped_rewards_would_make_every_group_look_mixed():
     """Equal outcomes at different lengths: the filter drops the group, and would keep it after the length penalty."""
     penalty = SoftOverlong(10, 4)(torch.tensor([6, 9]), torch.tensor([False, False]), limit=10).tolist()
-    assert MixedOutcomes()(group(1.0, 1.0)) is False
-    assert MixedOutcomes()(group(*[1.0 + p for p in penalty])) is True
+    assert MixedOutcomes("sum")(group(1.0, 1.0)) is False
+    assert MixedOutcomes("sum")(group(*[1.0 + p for p in penalty])) is True
 
 
 def penalties(shaper, lengths, limit):

@@ -25,6 +25,7 @@ VARIANTS = {name: (algorithm(name), oracles.RECIPES[name]) for name in oracles.R
     "prompts": changed("dapo", {"weights": "prompt"}, weights="prompt_mean"),
     "sums": changed("dapo", {"weights": "sum"}, weights="sequence_sum"),
     "turns": changed("gspo", {"ratio": "turn"}, ratio="turn"),
+    "products": changed("gspo", {"ratio": "product"}, ratio="sequence_product"),
     "asked for": changed("dapo", {"ratio": "sequence"}, ratio={"sequence": {"allow_token_mean": True}}),
     "sampler": changed("grpo", {"against": "rollout"}, ratio={"token": "rollout"}),
     "sampler's kl": changed(

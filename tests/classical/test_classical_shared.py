@@ -141,15 +141,15 @@ def test_gae_is_called_with_the_true_successors(monkeypatch: pytest.MonkeyPatch)
     agent = PPO("CartPole-v1", environments=2, rollout_steps=8, discount=0.9, smoothing=0.7)
     rollout = agent.collect()
     batch = agent.prepare(rollout)
-    assert seen["settings"] == {"discount": 0.9, "smoothing": 0.7}
+    assert seen["settings"] == {"gamma": 0.9, "gae_lambda": 0.7}
     expected = objectives.gae(
         rollout.rewards,
         rollout.values,
         rollout.next_values,
         rollout.terminated,
         rollout.truncated,
-        discount=0.9,
-        smoothing=0.7,
+        gamma=0.9,
+        gae_lambda=0.7,
     )
     torch.testing.assert_close(batch.advantages, expected.flatten())
     torch.testing.assert_close(batch.returns, (expected + rollout.values).flatten())

@@ -10,7 +10,7 @@ import pytest
 from conftest_cli import FAST_RL
 
 from reinlm.cli import main
-from reinlm.environments.arithmetic import ALPHABET, demonstrations, problems
+from reinlm.data.arithmetic import ALPHABET, demonstrations, problems
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
 
 

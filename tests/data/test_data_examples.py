@@ -10,7 +10,7 @@ from data_tokenizers import CHATML, LLAMA, THINKING, build_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reinlm.data import DataConfig, load_examples, load_prompts
+from reinlm.data import DataConfig, Renderer, load_examples
 from reinlm.errors import InputError
 
 REAL = Path(os.environ.get("REINLM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -26,7 +26,7 @@ def load(tokenizer, rows, max_tokens=None, **options):
 
 
 def trained_ids(example):
-    return [token for token, trained in zip(example.token_ids, example.trained, strict=True) if trained]
+    return example.token_ids[example.trained].tolist()
 
 
 def marked(tokenizer, example):
@@ -59,7 +59,7 @@ def test_trained_tokens_decode_to_the_completion_and_stop_after_the_prompt_that_
     assert PLAIN.decode(trained[:-1]) == completion
     assert trained[-1] == PLAIN.eos_token_id
     before = example.token_ids[: len(example.token_ids) - len(trained)]
-    assert before == load_prompts(DataConfig(path=[row]), PLAIN)[0].token_ids
+    assert before.tolist() == Renderer(PLAIN).prompt(prompt, "here")
 
 
 @pytest.mark.parametrize("style", CHATS)
@@ -73,7 +73,7 @@ def test_in_a_chat_too_the_answer_and_the_end_of_its_turn_are_trained(style, que
     assert tokenizer.decode(trained[:-1]).strip() == answer.strip()
     assert tokenizer.decode(trained[-1:]) == stop
     before = example.token_ids[: len(example.token_ids) - len(trained)]
-    assert before == load_prompts(DataConfig(path=[row], chat="always"), tokenizer)[0].token_ids
+    assert before.tolist() == Renderer(tokenizer).prompt(({"role": "user", "content": question},), "here")
 
 
 def test_a_token_that_would_span_the_seam_is_split_there(tokenizer):
@@ -91,7 +91,7 @@ def test_a_tokenizer_that_marks_the_start_of_a_text_does_not_mark_the_answer():
     raw.decoder = decoders.Metaspace(prepend_scheme="first")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>")
     (example,) = load(tokenizer, [{"prompt": "1=", "completion": "2"}])
-    assert tokenizer.convert_ids_to_tokens(example.token_ids) == ["▁", "1", "=", "2", "</s>"]
+    assert tokenizer.convert_ids_to_tokens(example.token_ids.tolist()) == ["▁", "1", "=", "2", "</s>"]
 
 
 def test_every_assistant_turn_is_trained_and_nothing_else(chatml, llama):

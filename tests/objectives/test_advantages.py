@@ -243,7 +243,7 @@ def test_returns_are_discounted_within_the_episode():
 
 def control(rewards, values, successors, terminated, truncated, discount=0.9, smoothing=0.8):
     flags = (torch.tensor(terminated), torch.tensor(truncated))
-    return gae(d(rewards), d(values), d(successors), *flags, discount=discount, smoothing=smoothing).tolist()
+    return gae(d(rewards), d(values), d(successors), *flags, gamma=discount, gae_lambda=smoothing).tolist()
 
 
 NO, END = [False, False, False], [False, False, True]
@@ -283,10 +283,10 @@ def test_a_successor_after_termination_is_never_looked_at():
 
 def test_gae_of_no_step_is_empty():
     none = torch.zeros(0, dtype=torch.bool)
-    assert gae(d([]), d([]), d([]), none, none, discount=1.0, smoothing=1.0).tolist() == []
+    assert gae(d([]), d([]), d([]), none, none, gamma=1.0, gae_lambda=1.0).tolist() == []
     none = torch.zeros(0, 3, dtype=torch.bool)
     empty = torch.zeros(0, 3)
-    assert gae(empty, empty, empty, none, none, discount=1.0, smoothing=1.0).shape == (0, 3)
+    assert gae(empty, empty, empty, none, none, gamma=1.0, gae_lambda=1.0).shape == (0, 3)
 
 
 def test_lambda_zero_is_one_step_td_and_lambda_one_is_monte_carlo_with_a_baseline():
@@ -304,15 +304,15 @@ def test_gae_equals_the_sum_over_temporal_differences(steps, seed, smoothing):
     terminated, truncated = rng.random((2, steps, 2)) < 0.2
     mine = gae(
         *(torch.tensor(x) for x in (rewards, values, successors, terminated, truncated)),
-        discount=0.9,
-        smoothing=smoothing,
+        gamma=0.9,
+        gae_lambda=smoothing,
     )
     for b in range(2):
         columns = (x[:, b] for x in (rewards, values, successors, terminated, truncated))
         assert mine[:, b].tolist() == pytest.approx(oracles.gae_by_sums(*columns, 0.9, smoothing), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["discount", "smoothing"])
+@pytest.mark.parametrize("name", ["gamma", "gae_lambda"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, NAN])
 def test_fractions_outside_their_range_are_refused(name, value):
     message = rf"^(gae: )?{name} must be in \[0, 1\], not {value}$"
@@ -321,12 +321,12 @@ def test_fractions_outside_their_range_are_refused(name, value):
     step = d([0.0])
     flag = torch.tensor([True])
     with pytest.raises(ValueError, match=message):
-        gae(step, step, step, flag, flag, **({"discount": 1.0, "smoothing": 1.0} | {name: value}))
+        gae(step, step, step, flag, flag, **({"gamma": 1.0, "gae_lambda": 1.0} | {name: value}))
 
 
 def test_the_ends_of_the_fractions_are_allowed():
-    assert GAE(0.0, 0.0) == GAE(discount=0.0, smoothing=0.0)
-    assert GAE() == GAE(discount=1.0, smoothing=0.95)
+    assert GAE(0.0, 0.0) == GAE(gamma=0.0, gae_lambda=0.0)
+    assert GAE() == GAE(gamma=1.0, gae_lambda=0.95)
 
 
 # Vector 1d: a tool's output at places 2 and 3; mask [1, 1, 0, 0, 1].

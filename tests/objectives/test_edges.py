@@ -36,7 +36,7 @@ from reinlm.objectives import (
     TurnRatio,
     VTrace,
     ZieglerRule,
-    adaptive_smoothing,
+    adaptive_lambda,
     choice,
     conjugate_gradient,
     correct,
@@ -238,13 +238,13 @@ def test_draws_are_these_numbers():
 def test_vtrace_caps_ratios_at_one_unless_told_otherwise():
     flag = torch.tensor([False, False])
     given = (d([0.5, 0.5]), d([1.0, 2.0]), d([0.1, 0.2]), d([0.2, 0.7]), flag, flag)
-    plain = vtrace(*given, discount=0.9)
-    capped = vtrace(*given, discount=0.9, value_cap=1.0, trace_cap=1.0, policy_cap=1.0)
+    plain = vtrace(*given, gamma=0.9)
+    capped = vtrace(*given, gamma=0.9, value_cap=1.0, trace_cap=1.0, policy_cap=1.0)
     assert [x.tolist() for x in plain] == [x.tolist() for x in capped]
     for name in ("value_cap", "trace_cap", "policy_cap"):
-        assert [x.tolist() for x in vtrace(*given, discount=0.9, **{name: 2.0})] != [x.tolist() for x in plain]
+        assert [x.tolist() for x in vtrace(*given, gamma=0.9, **{name: 2.0})] != [x.tolist() for x in plain]
         with pytest.raises(ValueError, match=f"^vtrace: {name} must be more than 0, not 0.0$"):
-            vtrace(*given, discount=0.9, **{name: 0.0})
+            vtrace(*given, gamma=0.9, **{name: 0.0})
 
 
 def test_the_choice_hands_its_values_on():
@@ -257,7 +257,7 @@ def test_the_choice_hands_its_values_on():
         truncated=torch.tensor([True]),
         log_importance=d([0.5, 0.5]),
     )
-    options = {"discount": 0.9, "smoothing": 0.5, "value_cap": 1.2, "trace_cap": 1.3, "policy_cap": 1.4}
+    options = {"gamma": 0.9, "gae_lambda": 0.5, "value_cap": 1.2, "trace_cap": 1.3, "policy_cap": 1.4}
     never, end = torch.tensor([[False], [False]]), torch.tensor([[False], [True]])
     trajectory = (d([[0.5], [0.5]]), d([[0.0], [1.0]]), d([[0.1], [0.2]]), d([[0.2], [0.7]]), never, end)
     expected = vtrace(*trajectory, **options)
@@ -269,7 +269,7 @@ def test_the_choice_hands_its_values_on():
 
 
 def test_short_episodes_have_a_smoothing_too():
-    assert adaptive_smoothing(torch.tensor([0, 1, 2, 4]), 2.0).tolist() == [0.5, 0.5, 0.75, 0.875]
+    assert adaptive_lambda(torch.tensor([0, 1, 2, 4]), 2.0).tolist() == [0.5, 0.5, 0.75, 0.875]
 
 
 def test_a_group_of_answers_of_one_token_has_a_length_weighted_mean():

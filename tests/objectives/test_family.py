@@ -95,7 +95,7 @@ def columns(tensors):
 @given(st.integers(1, 6), seeds, st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 0.9, 1.0]))
 def test_lambda_returns_mix_all_n_step_returns(steps, seed, smoothing, discount):
     _, rewards, _, successors, terminated, truncated = trajectories(steps, seed)
-    mine = lambda_returns(rewards, successors, terminated, truncated, discount=discount, smoothing=smoothing)
+    mine = lambda_returns(rewards, successors, terminated, truncated, gamma=discount, gae_lambda=smoothing)
     for b, column in enumerate(columns([rewards, successors, terminated, truncated])):
         expected = oracles_returns.lambda_return(*column, discount, smoothing)
         assert mine[:, b].tolist() == pytest.approx(expected, abs=1e-10)
@@ -104,7 +104,7 @@ def test_lambda_returns_mix_all_n_step_returns(steps, seed, smoothing, discount)
 @given(st.integers(1, 6), seeds, st.integers(1, 8))
 def test_n_step_returns_are_n_rewards_and_a_value(steps, seed, n):
     _, rewards, _, successors, terminated, truncated = trajectories(steps, seed)
-    mine = n_step_returns(rewards, successors, terminated, truncated, discount=0.9, n=n)
+    mine = n_step_returns(rewards, successors, terminated, truncated, gamma=0.9, n=n)
     for b, column in enumerate(columns([rewards, successors, terminated, truncated])):
         assert mine[:, b].tolist() == pytest.approx(oracles_returns.n_step(*column, 0.9, n), abs=1e-10)
 
@@ -113,7 +113,7 @@ def test_n_step_returns_are_n_rewards_and_a_value(steps, seed, n):
 def test_vtrace_is_the_sum_of_its_definition(steps, seed, caps):
     logs, *rest = trajectories(steps, seed)
     names = dict(zip(("value_cap", "trace_cap", "policy_cap"), caps, strict=True))
-    targets, advantages = vtrace(logs, *rest, discount=0.9, smoothing=0.8, **names)
+    targets, advantages = vtrace(logs, *rest, gamma=0.9, gae_lambda=0.8, **names)
     for b, column in enumerate(columns([logs, *rest])):
         expected = oracles_returns.vtrace(*column, 0.9, 0.8, *caps)
         assert targets[:, b].tolist() == pytest.approx(expected[0], abs=1e-9)
@@ -126,12 +126,12 @@ def test_lambda_returns_equal_gae_plus_values_where_successors_are_the_next_valu
     goes_on = ~(terminated | truncated)
     goes_on[-1] = False
     successors = torch.where(goes_on, values.roll(-1, 0), final)
-    options = {"discount": 0.9, "smoothing": smoothing}
+    options = {"gamma": 0.9, "gae_lambda": smoothing}
     advantages = gae(rewards, values, successors, terminated, truncated, **options)
     returns = lambda_returns(rewards, successors, terminated, truncated, **options)
     np.testing.assert_allclose(advantages + values, returns, atol=1e-12)
-    long = n_step_returns(rewards, successors, terminated, truncated, discount=0.9, n=steps)
-    whole = lambda_returns(rewards, successors, terminated, truncated, discount=0.9, smoothing=1.0)
+    long = n_step_returns(rewards, successors, terminated, truncated, gamma=0.9, n=steps)
+    whole = lambda_returns(rewards, successors, terminated, truncated, gamma=0.9, gae_lambda=1.0)
     np.testing.assert_allclose(long, whole, atol=1e-12)
     on_policy, _ = vtrace(0 * rewards, rewards, values, successors, terminated, truncated, **options)
     np.testing.assert_allclose(on_policy, returns, atol=1e-12)
@@ -141,31 +141,31 @@ def test_lambda_returns_equal_gae_plus_values_where_successors_are_the_next_valu
 def test_gae_takes_a_smoothing_for_each_episode(steps, seed):
     _, rewards, values, successors, terminated, truncated = trajectories(steps, seed)
     each = d([0.0, 0.5, 1.0])
-    mine = gae(rewards, values, successors, terminated, truncated, discount=0.9, smoothing=each)
+    mine = gae(rewards, values, successors, terminated, truncated, gamma=0.9, gae_lambda=each)
     for b, column in enumerate(columns([rewards, values, successors, terminated, truncated])):
         assert mine[:, b].tolist() == pytest.approx(oracles.gae_by_sums(*column, 0.9, float(each[b])), abs=1e-12)
-    with pytest.raises(ValueError, match=r"^smoothing must be in \[0, 1\]"):
-        gae(rewards, values, successors, terminated, truncated, discount=0.9, smoothing=each + 0.5)
+    with pytest.raises(ValueError, match=r"^gae_lambda must be in \[0, 1\]"):
+        gae(rewards, values, successors, terminated, truncated, gamma=0.9, gae_lambda=each + 0.5)
 
 
 def test_trajectories_without_a_step_have_no_returns():
     none, flag = torch.zeros(0, 2, dtype=torch.float64), torch.zeros(0, 2, dtype=torch.bool)
-    assert lambda_returns(none, none, flag, flag, discount=1.0, smoothing=0.5).shape == (0, 2)
-    assert n_step_returns(none, none, flag, flag, discount=1.0, n=2).shape == (0, 2)
-    assert [x.shape for x in vtrace(none, none, none, none, flag, flag, discount=1.0)] == [(0, 2), (0, 2)]
+    assert lambda_returns(none, none, flag, flag, gamma=1.0, gae_lambda=0.5).shape == (0, 2)
+    assert n_step_returns(none, none, flag, flag, gamma=1.0, n=2).shape == (0, 2)
+    assert [x.shape for x in vtrace(none, none, none, none, flag, flag, gamma=1.0)] == [(0, 2), (0, 2)]
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda x, f: n_step_returns(x, x, f, f, discount=1.0, n=0), "n-step returns need n of at least 1, not 0"),
-        (lambda x, f: n_step_returns(x, x, f, f, discount=1.1, n=1), "discount must be in [0, 1], not 1.1"),
-        (lambda x, f: lambda_returns(x, x, f, f, discount=-0.1, smoothing=1.0), "discount must be in [0, 1], not -0.1"),
-        (lambda x, f: lambda_returns(x, x, f, f, discount=1.0, smoothing=2.0), "smoothing must be in [0, 1], not 2.0"),
-        (lambda x, f: vtrace(x, x, x, x, f, f, discount=1.0, smoothing=-1.0), "smoothing must be in [0, 1], not -1.0"),
-        (lambda x, f: vtrace(x, x, x, x, f, f, discount=2.0), "discount must be in [0, 1], not 2.0"),
+        (lambda x, f: n_step_returns(x, x, f, f, gamma=1.0, n=0), "n-step returns need n of at least 1, not 0"),
+        (lambda x, f: n_step_returns(x, x, f, f, gamma=1.1, n=1), "gamma must be in [0, 1], not 1.1"),
+        (lambda x, f: lambda_returns(x, x, f, f, gamma=-0.1, gae_lambda=1.0), "gamma must be in [0, 1], not -0.1"),
+        (lambda x, f: lambda_returns(x, x, f, f, gamma=1.0, gae_lambda=2.0), "gae_lambda must be in [0, 1], not 2.0"),
+        (lambda x, f: vtrace(x, x, x, x, f, f, gamma=1.0, gae_lambda=-1.0), "gae_lambda must be in [0, 1], not -1.0"),
+        (lambda x, f: vtrace(x, x, x, x, f, f, gamma=2.0), "gamma must be in [0, 1], not 2.0"),
         (
-            lambda x, f: vtrace(x, x, x, x, f, f, discount=1.0, trace_cap=0.0),
+            lambda x, f: vtrace(x, x, x, x, f, f, gamma=1.0, trace_cap=0.0),
             "vtrace: trace_cap must be more than 0, not 0.0",
         ),
     ],
@@ -567,13 +567,13 @@ def test_explained_variance():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Returns(1.5), "returns: discount must be in [0, 1], not 1.5"),
-        (lambda: GAE(critic_smoothing=-0.1), "gae: critic_smoothing must be in [0, 1], not -0.1"),
+        (lambda: Returns(1.5), "returns: gamma must be in [0, 1], not 1.5"),
+        (lambda: GAE(critic_lambda=-0.1), "gae: critic_lambda must be in [0, 1], not -0.1"),
         (lambda: GAE(length_adaptive=0.0), "gae: length_adaptive must be more than 0, not 0.0"),
         (lambda: NStep(0), "n_step: n must be at least 1, not 0"),
-        (lambda: NStep(1, 2.0), "n_step: discount must be in [0, 1], not 2.0"),
-        (lambda: VTrace(-1.0), "vtrace: discount must be in [0, 1], not -1.0"),
-        (lambda: VTrace(1.0, 2.0), "vtrace: smoothing must be in [0, 1], not 2.0"),
+        (lambda: NStep(1, 2.0), "n_step: gamma must be in [0, 1], not 2.0"),
+        (lambda: VTrace(-1.0), "vtrace: gamma must be in [0, 1], not -1.0"),
+        (lambda: VTrace(1.0, 2.0), "vtrace: gae_lambda must be in [0, 1], not 2.0"),
         (lambda: VTrace(value_cap=0.0), "vtrace: value_cap must be more than 0, not 0.0"),
         (lambda: VTrace(trace_cap=-1.0), "vtrace: trace_cap must be more than 0, not -1.0"),
         (lambda: VTrace(policy_cap=NAN), "vtrace: policy_cap must be more than 0, not nan"),
@@ -623,13 +623,13 @@ def test_values_out_of_range_are_refused_by_name(make, told):
 
 def test_td_errors_of_plain_numbers_and_of_tensors_are_the_same() -> None:
     """ALGORITHMS §15: γ = 0.9, Q(s, a) = 1, R = 1, Q(s', a') = 0.5: target 1.45, and 1 where the episode ends."""
-    assert td_errors(1.0, 1.0, 0.5, False, discount=0.9) == pytest.approx(0.45)
-    assert td_errors(1.0, 0.25, float("nan"), True, discount=0.9) == 0.75
+    assert td_errors(1.0, 1.0, 0.5, False, gamma=0.9) == pytest.approx(0.45)
+    assert td_errors(1.0, 0.25, float("nan"), True, gamma=0.9) == 0.75
     rewards, values, following = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.25]), torch.tensor([0.5, float("nan")])
-    found = td_errors(rewards, values, following, torch.tensor([False, True]), discount=torch.tensor([0.9, 0.9]))
+    found = td_errors(rewards, values, following, torch.tensor([False, True]), gamma=torch.tensor([0.9, 0.9]))
     torch.testing.assert_close(found, torch.tensor([0.45, 0.75]))
-    with pytest.raises(ValueError, match="discount must be in"):
-        td_errors(1.0, 1.0, 0.5, False, discount=1.5)
+    with pytest.raises(ValueError, match="gamma must be in"):
+        td_errors(1.0, 1.0, 0.5, False, gamma=1.5)
 
 
 def test_the_plain_surrogate_has_reinforces_gradient_at_ratio_one() -> None:

@@ -85,7 +85,9 @@ def test_k1_as_a_loss_is_refused_with_its_reason():
 
 
 def test_an_unknown_estimator_is_named():
-    with pytest.raises(ValueError, match=r"^unknown KL estimator 'k9'; allowed: full, k1, k2, k3, k3_unbiased$"):
+    with pytest.raises(
+        ValueError, match=r"^unknown KL estimator 'k9'; allowed: f3_unbiased, full, k1, k2, k3, k3_unbiased$"
+    ):
         KL("k9")
 
 

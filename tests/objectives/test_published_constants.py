@@ -77,7 +77,7 @@ def test_lambda_returns_are_those_of_rlax() -> None:
     now, after = units(time_first(DISCOUNTS))
     none = torch.zeros(5, 2, dtype=torch.bool)
     rewards, successors = now * time_first(REWARDS), after * time_first(SUCCESSORS)
-    found = lambda_returns(rewards, successors, none, none, discount=DISCOUNT, smoothing=0.75) / now
+    found = lambda_returns(rewards, successors, none, none, gamma=DISCOUNT, gae_lambda=0.75) / now
     published = [
         [1.6460547, 0.72281253, 0.7375001, 0.6500001, 3.4],
         [0.7866317, 0.9913063, 0.1101501, 2.834, 3.99],
@@ -92,7 +92,7 @@ def test_discounted_returns_are_those_of_rlax(inner_values: float) -> None:
     none = torch.zeros(5, 2, dtype=torch.bool)
     successors = time_first(SUCCESSORS)
     successors[:-1] *= inner_values
-    found = lambda_returns(now * time_first(REWARDS), after * successors, none, none, discount=DISCOUNT, smoothing=1.0)
+    found = lambda_returns(now * time_first(REWARDS), after * successors, none, none, gamma=DISCOUNT, gae_lambda=1.0)
     agrees(found / now, time_first(DISCOUNTED))
 
 
@@ -109,7 +109,7 @@ def test_n_step_returns_are_those_of_rlax(n: int, published: list[list[float]]) 
     now, after = units(time_first(DISCOUNTS))
     none = torch.zeros(5, 2, dtype=torch.bool)
     rewards, successors = now * time_first(REWARDS), after * time_first(SUCCESSORS)
-    found = n_step_returns(rewards, successors, none, none, discount=DISCOUNT, n=n) / now
+    found = n_step_returns(rewards, successors, none, none, gamma=DISCOUNT, n=n) / now
     agrees(found, time_first(published))
 
 
@@ -142,10 +142,10 @@ def test_errors_against_lambda_returns_with_a_termination_are_those_of_rlax(name
     now, after = units(discounts)
     rewards, following = now * rewards, after * successors
     ends = (discounts == 0.0, torch.zeros(3, 2, dtype=torch.bool))
-    found = lambda_returns(rewards, following, *ends, discount=DISCOUNT, smoothing=0.75) / now - values
+    found = lambda_returns(rewards, following, *ends, gamma=DISCOUNT, gae_lambda=0.75) / now - values
     agrees_as_float32(found, published)
     if name == "TDLambdaTest":  # where successors are the next values, it is GAE
-        advantages = gae(rewards, now * values, following, *ends, discount=DISCOUNT, smoothing=0.75)
+        advantages = gae(rewards, now * values, following, *ends, gamma=DISCOUNT, gae_lambda=0.75)
         agrees_as_float32(advantages / now, published)
 
 
@@ -176,9 +176,9 @@ def test_td_errors_are_those_of_rlax(
     rows = zip(d(rewards), discounts, d(values), d(successors), strict=True)
     for (reward, discount, value, successor), expected in zip(rows, published, strict=True):
         one = (reward[None], value[None], successor[None])
-        agrees(td_errors(*one, flags([0]), discount=discount), d([expected]))
+        agrees(td_errors(*one, flags([0]), gamma=discount), d([expected]))
         if discount == 0.0:
-            agrees(td_errors(*one, flags([1]), discount=DISCOUNT), d([expected]))
+            agrees(td_errors(*one, flags([1]), gamma=DISCOUNT), d([expected]))
 
 
 # ------------------------------------------------------------------------------------------------ rlax: GAE
@@ -205,7 +205,7 @@ def test_gae_is_that_of_rlax(row: str, smoothing: float, published: list[float],
     """The digits beyond are cut off, not rounded: 0.815 is 0.81596, and 1.725 is 1.7256."""
     discount, rewards, values, terminated = GAE_ROWS[row]
     inputs = (d(rewards), d(values[:-1]), d(values[1:]), flags(terminated), flags([0] * 5))
-    agrees(gae(*inputs, discount=discount, smoothing=smoothing), d(published), tolerance)
+    agrees(gae(*inputs, gamma=discount, gae_lambda=smoothing), d(published), tolerance)
 
 
 # ------------------------------------------------------------------------------------------------ rlax: V-trace
@@ -243,7 +243,7 @@ def test_vtrace_targets_and_advantages_are_those_of_rlax() -> None:
         after * values[1:],
         discounts == 0.0,
         none,
-        discount=DISCOUNT,
+        gamma=DISCOUNT,
     )
     agrees_as_float32(targets / now - values[:-1], errors)
     agrees_as_float32(found / now, advantages)
@@ -328,8 +328,8 @@ def test_discounted_returns_without_values_are_those_of_tianshou(
     """test/base/test_returns.py, test_episodic_returns: γ = 0.1, λ = 1."""
     zeros = torch.zeros(len(rewards), dtype=torch.float64)
     ends = (flags(terminated), flags(truncated))
-    agrees(lambda_returns(d(rewards), zeros, *ends, discount=0.1, smoothing=1.0), d(published))
-    agrees(gae(d(rewards), zeros, zeros, *ends, discount=0.1, smoothing=1.0), d(published))
+    agrees(lambda_returns(d(rewards), zeros, *ends, gamma=0.1, gae_lambda=1.0), d(published))
+    agrees(gae(d(rewards), zeros, zeros, *ends, gamma=0.1, gae_lambda=1.0), d(published))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_gae_returns_of_terminated_and_truncated_episodes_are_those_of_tianshou(
     values = successors.roll(1)
     cut = flags(truncated)
     terminated = flags([0, 0, 0, 1] * 3) & ~cut
-    options = {"discount": 0.99, "smoothing": 0.95}
+    options = {"gamma": 0.99, "gae_lambda": 0.95}
     advantages = gae(rewards, values, successors, terminated, cut, **options)
     agrees(advantages + values, d(published).flatten(), 1e-4)
     agrees(lambda_returns(rewards, successors, terminated, cut, **options), d(published).flatten(), 1e-4)
@@ -384,5 +384,5 @@ def test_n_step_returns_of_terminated_and_truncated_episodes_are_those_of_tiansh
     successors = d([-4.0, -4.0, -6.0, -7.0, -8.0, -8.0, -10.0, -11.0, -12.0, -12.0])
     first, others = flags([0, 1] + [0] * 8), flags([0] * 5 + [1, 0, 0, 0, 1])
     truncated = first & (first_end == "truncated")
-    found = n_step_returns(rewards, successors, others | (first & ~truncated), truncated, discount=0.1, n=n)
+    found = n_step_returns(rewards, successors, others | (first & ~truncated), truncated, gamma=0.1, n=n)
     agrees(found, d(published))

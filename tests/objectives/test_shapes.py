@@ -28,8 +28,8 @@ FLAGS = torch.zeros(4, dtype=torch.bool)
         lambda: LAYOUT.sum(torch.zeros(4, 2), by="turn"),
         lambda: LAYOUT.sum(torch.zeros(4, dtype=torch.long), by="turn"),
         lambda: group_center(torch.zeros(3), torch.zeros(2, dtype=torch.long), 1),
-        lambda: gae(STEPS, torch.zeros(3), STEPS, FLAGS, FLAGS, discount=1.0, smoothing=1.0),
-        lambda: gae(STEPS, STEPS, STEPS, STEPS, FLAGS, discount=1.0, smoothing=1.0),
+        lambda: gae(STEPS, torch.zeros(3), STEPS, FLAGS, FLAGS, gamma=1.0, gae_lambda=1.0),
+        lambda: gae(STEPS, STEPS, STEPS, STEPS, FLAGS, gamma=1.0, gae_lambda=1.0),
     ],
 )
 def test_a_wrong_shape_or_kind_raises(wrong):

@@ -38,7 +38,7 @@ from reinlm.objectives import (
     TruncatedWeight,
     Whitened,
     ZieglerRule,
-    adaptive_smoothing,
+    adaptive_lambda,
     admissible_rollouts,
     conjugate_gradient,
     correct,
@@ -96,7 +96,7 @@ def flags(*where, steps):
 def test_1a_and_1b_terminated_and_truncated():
     rewards, values = d([1.0, 0.0, 2.0]), d([0.5, 0.4, 0.3])
     none, end = flags(steps=3), flags(2, steps=3)
-    options = {"discount": 0.9, "smoothing": 0.8}
+    options = {"gamma": 0.9, "gae_lambda": 0.8}
     finished = gae(rewards, values, d([0.4, 0.3, 9.0]), end, none, **options)
     assert finished.tolist() == near([1.64768, 1.094, 1.7])
     assert (finished + values).tolist() == near([2.14768, 1.494, 2.0])
@@ -107,7 +107,7 @@ def test_1a_and_1b_terminated_and_truncated():
 def test_1c_an_end_in_the_middle():
     rewards, values = d([1.0, 2.0, 3.0, 4.0]), d([0.5] * 4)
     following = d([0.5, 0.5, 0.5, 1.0])
-    options = {"discount": 0.9, "smoothing": 0.8}
+    options = {"gamma": 0.9, "gae_lambda": 0.8}
     mine = gae(rewards, values, following, flags(1, steps=4), flags(3, steps=4), **options)
     assert mine.tolist() == near([2.03, 1.5, 6.118, 4.4])
     following = d([0.5, 0.6, 0.5, 1.0])
@@ -429,9 +429,9 @@ def test_11_3_covariance_selected_tokens():
 
 def test_11_5_decoupled_and_length_adaptive_gae():
     lengths = torch.tensor([10, 20, 40, 100, 1000, 8192])
-    assert adaptive_smoothing(lengths, 0.05).tolist() == near([0.0, 0.0, 0.5, 0.8, 0.98, 0.9975585938])
+    assert adaptive_lambda(lengths, 0.05).tolist() == near([0.0, 0.0, 0.5, 0.8, 0.98, 0.9975585938])
     feedback = Feedback(Layout.from_lengths([4]), d([1.0]), values=d([0.5, 0.6, 0.4, 0.7]))
-    decoupled = GAE(1.0, 0.95, critic_smoothing=1.0)
+    decoupled = GAE(1.0, 0.95, critic_lambda=1.0)
     assert decoupled(feedback).tolist() == near([0.4379625, 0.35575, 0.585, 0.3])
     assert decoupled.targets(feedback).tolist() == near([1.0] * 4)
     assert GAE(1.0, 0.95).targets(feedback).tolist() == near([0.9379625, 0.95575, 0.985, 1.0])

@@ -251,7 +251,7 @@ def test_scores_are_the_same_whatever_the_number_of_workers():
 
 def test_importing_rewards_loads_neither_torch_nor_the_maths_checker():
     code = (
-        "import sys, reinlm.rewards.worker, reinlm.rewards.scoring\n"
+        "import sys, reinlm.rewards.service, reinlm.rewards.scoring\n"
         "print(sorted({'torch', 'math_verify', 'transformers', 'numpy'} & set(sys.modules)))"
     )
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rewards_support import make_group, values, write
 
-from reinlm.errors import RunError
-from reinlm.rewards import TrainerState, build_rewards, processes
+from reinlm.errors import InputError, RunError
+from reinlm.rewards import TrainerState, build_rewards, calls
 
 GROUPS = [make_group("a:1", ["x", "y"], column="c")]
 
@@ -132,16 +132,18 @@ def test_large_columns_travel(tmp_path):
         assert values(rewards.score([make_group("a:1", ["x", "y"], column="c" * 3_000_000)])) == [[3e6], [3e6]]
 
 
-def test_a_column_that_cannot_be_pickled_is_an_error_that_says_so(tmp_path):
+def test_a_column_of_a_type_that_cannot_be_sent_is_an_error_that_names_both(tmp_path):
     file = write(tmp_path, "def score(completions, column): return [0, 0]\ndef blind(completions): return [1, 2]")
     groups = [make_group("a:1", ["x", "y"], column=threading.Lock())]
+    message = "reward 'score': it cannot be given the column 'column': a value of the type _thread.lock cannot be sent"
     with build_rewards(f"{file}:score") as rewards:
-        with pytest.raises(
-            RunError, match=r"reward 'score' cannot be given its arguments: TypeError.*columns must be picklable"
-        ):
+        with pytest.raises(InputError, match=message):
+            rewards.check([group.prompt for group in groups])
+        with pytest.raises(InputError, match=message):
             rewards.score(groups)
         assert values(rewards.score(GROUPS)) == [[0.0], [0.0]]
     with build_rewards(f"{file}:blind") as rewards:
+        rewards.check([group.prompt for group in groups])
         assert values(rewards.score(groups)) == [[1.0], [2.0]]
 
 
@@ -168,7 +170,7 @@ def test_a_worker_that_died_between_two_calls_is_replaced(tmp_path):
 
 
 def test_an_import_that_hangs_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "LOAD_LIMIT", 2.0)
+    monkeypatch.setattr(calls, "LOAD_LIMIT", 2.0)
     file = write(tmp_path, "while True: pass")
     with pytest.raises(ValueError, match="reward 'score': did not finish importing within 2 s"):
         build_rewards(f"{file}:score")

@@ -32,10 +32,10 @@ def test_a_function_is_passed_what_it_takes_and_nothing_else():
         return [0] * len(kwargs["prompts"])
 
     groups = [make_group("a:1", ["x", "y"], tokens=2, label="l"), make_group("a:2", ["z"], tokens=1, other=7)]
-    score(few, groups)
+    score(few, groups, call="batch")
     assert seen == {"completion_ids": [[10, 11], [10, 11], [10]], "label": ["l", "l", None]}
     seen.clear()
-    score(everything, groups)
+    score(everything, groups, call="batch")
     assert seen == {
         "prompts": ["2+2="] * 3,
         "completions": ["x", "y", "z"],
@@ -180,8 +180,8 @@ def test_step_rewards_land_on_their_tokens(tmp_path):
 def test_an_entry_that_is_no_finite_number_fails_its_answer_alone(bad, message):
     groups = [make_group("a:1", ["x"]), make_group("a:2", ["y", "z"])]
     with pytest.raises(RunError, match=f"reward 'lambda' ({message}).* for a:2, answer 2 of 2"):
-        score(lambda completions: [1.0, 2.0, bad], groups)
-    scored = score([lambda completions: [1.0, 2.0, bad], longer_is_better], groups, on_error="skip")
+        score(lambda completions: [1.0, 2.0, bad], groups, call="batch")
+    scored = score([lambda completions: [1.0, 2.0, bad], longer_is_better], groups, on_error="skip", call="batch")
     assert values(scored) == [[1.0, 1.0], [2.0, 1.0], []]
     assert scored.failures == {"lambda": 1, "longer_is_better": 0}
     assert "answer 2 of 2" in scored.messages["lambda"]
@@ -205,7 +205,7 @@ def test_a_result_of_the_wrong_kind_or_count_fails_the_call(result, message):
     with pytest.raises(
         RunError, match=f"reward 'lambda' {message}.* in a call with 2 answers, from a:1, answer 1 of 1 on"
     ):
-        score(lambda completions: result, groups)
+        score(lambda completions: result, groups, call="batch")
 
 
 def test_what_a_function_raises_is_named_with_its_line_and_counted():

@@ -64,7 +64,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
 
 def warmed(bootstrap: bool) -> list[dict[str, float]]:
     """Twenty-five steps of warm-up on answers of a random model, most of which a limit cuts off."""
-    gae = {"critic_smoothing": 1.0, "bootstrap_truncated": bootstrap}
+    gae = {"critic_lambda": 1.0, "bootstrap_truncated": bootstrap}
     task = rl_task(
         tiny_policy(),
         algorithm("ppo", advantage={"whitened": {"gae": gae}}, critic={"clip": None, "coefficient": 1.0}, kl=None),

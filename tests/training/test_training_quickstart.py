@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reinlm.environments.arithmetic import problems
+from reinlm.data.arithmetic import problems
 from reinlm.quickstart import HELD_OUT, _write_data, run_quickstart
 
 

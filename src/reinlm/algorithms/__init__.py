@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective
+from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective, Updates
 from reinlm.algorithms.choices import compose, describe
 from reinlm.algorithms.filters import GroupFilter, MixedOutcomes
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
@@ -64,6 +64,7 @@ __all__ = [
     "Objective",
     "Shaper",
     "SoftOverlong",
+    "Updates",
     "algorithm",
     "describe",
     "ladder",

@@ -1,50 +1,38 @@
 """One update, five choices: how the choices meet the data.
 
-feedback -> charge (KL in the reward) -> advantage (whole batch) -> prepare (one optimizer step) -> loss (a slice of it)
+feedback -> charge (constraints, KL in the reward) -> advantage (whole batch) -> prepare (one optimizer step) -> loss (a slice)
 -> advance (after the batch)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from reinlm.algorithms.compatibility import refuse_contradictions
-from reinlm.algorithms.filters import GroupFilter
+from reinlm.algorithms.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
 from reinlm.algorithms.measure import measure_policy, measure_values
-from reinlm.algorithms.shapers import Shaper
 from reinlm.objectives import (
-    KL,
-    Advantage,
-    Aggregation,
-    Correction,
     Counts,
-    Critic,
-    EntropyBonus,
     Feedback,
-    Gate,
     Layout,
     Loss,
     Measured,
-    OffPolicyMask,
-    Ratio,
-    Selection,
+    Outputs,
     Signals,
     correct,
+    penalize,
     value_loss,
 )
 from reinlm.objectives.ratios import precise
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, Shaped
 
-KEEP, BEFORE, AFTER = "keep", "filter_before_baseline", "filter_after_baseline"
-OVERLONG = (KEEP, BEFORE, AFTER)
-"""What becomes of answers that a limit cut off."""
+__all__ = ["OVERLONG", "Algorithm", "AlgorithmState", "Objective", "Updates"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +48,8 @@ class AlgorithmState:
     entropy_coefficient: float = 0.0
     entropy_counts: bool = True
     """Whether the entropy bonus counts in this batch."""
+    multipliers: tuple[float, ...] = ()
+    """Of each constraint in `Algorithm.constraints`."""
 
 
 @dataclass(frozen=True)
@@ -71,79 +61,11 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(Composition):
     """loss = Σ_t w_t · ( gate(ratio_t, advantage_t) + β · KL_t ), with each choice a value that can be swapped.
 
     Frozen: what moves is in `AlgorithmState`. Raises ValueError for choices that contradict one another.
     """
-
-    name: str
-    """What it is called; free for a changed one."""
-    advantage: Advantage
-    ratio: Ratio
-    gate: Gate
-    weights: Aggregation
-    kl: KL | tuple[KL, ...] | None = None
-    """What ties the policy to its reference or to its old weights; several with different anchors."""
-    corrections: tuple[Correction, ...] = ()
-    """Weights for samples that the trainer's own policy would have drawn otherwise, one after the other."""
-    sequence_mask: OffPolicyMask | None = None
-    """Drops punished sequences that the policy has left behind."""
-    selection: Selection | None = None
-    """Tokens whose covariance with the advantage is treated apart."""
-    entropy: EntropyBonus | None = None
-    critic: Critic | None = None
-    """How a critic learns; there is one exactly where the advantage needs it."""
-    overlong: str = KEEP
-    """Answers that a limit cut off: "keep" them; "filter_before_baseline": they are in no statistic and no loss;
-    "filter_after_baseline": their rewards still shape the baseline, their tokens are in no loss."""
-    shapers: tuple[Shaper, ...] = ()
-    """Added to the rewards before the advantage."""
-    filters: tuple[GroupFilter, ...] = ()
-    """Which groups are trained on; dropped ones are sampled anew."""
-    source: str = ""
-    """Paper and arXiv id."""
-    base: str = ""
-    """The named algorithm that a renamed one changes; empty where `name` is its own."""
-
-    def __post_init__(self) -> None:
-        if self.overlong not in OVERLONG:
-            raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
-        refuse_contradictions(self)
-
-    # ------------------------------------------------------------------------------------------ what it needs
-
-    @property
-    def ties(self) -> tuple[KL, ...]:
-        """Every KL that can count."""
-        given = self.kl if isinstance(self.kl, tuple) else () if self.kl is None else (self.kl,)
-        return tuple(kl for kl in given if kl.active)
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether a reference model has to be kept."""
-        return any(kl.anchor == "reference" for kl in self.ties)
-
-    @property
-    def needs_ref_logprobs(self) -> bool:
-        """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
-        return any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties)
-
-    @property
-    def needs_full_kl(self) -> bool:
-        """Whether the loss needs the divergence over the whole vocabulary."""
-        return any(kl.estimator == "full" for kl in self.ties)
-
-    @property
-    def needs_old_logprobs(self) -> bool:
-        """Whether old log-probabilities are needed even where an update is a single step, so that they are the current ones."""
-        by_batch = any(not kl.in_loss or (kl.controller and kl.anchor == "reference") for kl in self.ties)
-        return bool(by_batch or self.corrections or self.selection or "importance" in self.advantage.needs)
-
-    @property
-    def needs_final_logprobs(self) -> bool:
-        """Whether the divergence from the old policy is measured again once an update is done."""
-        return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.ties)
 
     # ------------------------------------------------------------------------------------------ before an update
 
@@ -151,6 +73,7 @@ class Algorithm:
         return AlgorithmState(
             kl_coefficients=tuple(kl.coefficient for kl in self.ties),
             entropy_coefficient=self.entropy.coefficient if self.entropy else 0.0,
+            multipliers=tuple(constraint.multiplier for constraint in self.constraints),
         )
 
     def charge(
@@ -159,25 +82,50 @@ class Algorithm:
         state: AlgorithmState,
         old_logprobs: Float[Tensor, " tokens"] | None,
         ref_logprobs: Float[Tensor, " tokens"] | None,
+        full_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Feedback:
-        """The feedback with every KL that is placed in the reward taken off it, and without answers filtered beforehand.
+        """The feedback with costs and every KL in the reward taken off it, and without answers filtered beforehand.
 
-        Raises ValueError where the log-probabilities that a KL needs are missing.
+        `full_kl` is the divergence of the policy from its reference over the vocabulary at the state of each token, measured
+        before the first update (`needs_full_kl_in_reward`), in the direction that `full_directions` gives.
+
+        Raises ValueError where the log-probabilities or the divergence that a KL needs, or a constraint's reward, are missing.
         """
         if self.overlong == BEFORE and feedback.truncated is not None:
             feedback = feedback.without(feedback.truncated)
+        if "teacher" in self.advantage.needs and old_logprobs is not None:
+            feedback = replace(feedback, old_logprobs=old_logprobs.double())
+        feedback = self._constrain(feedback, state)
         for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
             if kl.in_loss:
                 continue
-            if old_logprobs is None or ref_logprobs is None:
-                raise ValueError(f"{self.name} has a KL in its reward: old_logprobs and ref_logprobs are needed")
-            charged = -coefficient * kl.reward(old_logprobs.double(), ref_logprobs.double())
+            if kl.estimator == "full":
+                if full_kl is None:
+                    raise ValueError(f"{self.name} has a full KL in its reward: full_kl is needed")
+                estimate = full_kl.detach().double()
+            else:
+                if old_logprobs is None or ref_logprobs is None:
+                    raise ValueError(f"{self.name} has a KL in its reward: old_logprobs and ref_logprobs are needed")
+                estimate = kl.reward(old_logprobs.double(), ref_logprobs.double())
+            charged = -coefficient * estimate
             if kl.placement == "sequence_reward":
                 feedback = replace(feedback, rewards=feedback.rewards + feedback.layout.sum(charged, "episode"))
             else:
                 before = 0.0 if feedback.token_rewards is None else feedback.token_rewards
                 feedback = replace(feedback, token_rewards=before + charged)
         return feedback
+
+    def _constrain(self, feedback: Feedback, state: AlgorithmState) -> Feedback:
+        """Outcomes with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
+        if not self.constraints:
+            return feedback
+        costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
+        steps = feedback.step_rewards
+        return replace(
+            feedback,
+            rewards=penalize(feedback.rewards, costs, state.multipliers),
+            step_rewards=None if steps is None else steps / (1.0 + sum(state.multipliers)),
+        )
 
     def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
         """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
@@ -194,35 +142,35 @@ class Algorithm:
         old_logprobs: Float[Tensor, " tokens"] | None = None,
         rollout_logprobs: Float[Tensor, " tokens"] | None = None,
         ref_logprobs: Float[Tensor, " tokens"] | None = None,
+        teacher_logprobs: Float[Tensor, " tokens"] | None = None,
         returns: Float[Tensor, " tokens"] | None = None,
         old_values: Float[Tensor, " tokens"] | None = None,
+        columns: Mapping[str, Shaped[Tensor, " tokens"]] | None = None,
         counts: Counts | None = None,
         seed: int = 0,
     ) -> Signals:
         """What one optimizer step needs, computed once and without gradient.
 
         `counts` are those of the whole step over all ranks; by default those of `layout`. `seed` decides selections that
-        are drawn. Raises ValueError where log-probabilities that the algorithm needs are missing, or where any tensor
-        carries a gradient.
+        are drawn. `columns` are further constants of each token, for loss terms. Raises ValueError where log-probabilities or
+        columns that the algorithm needs are missing, or where any tensor carries a gradient.
         """
-        if ref_logprobs is None and any(
-            kl.in_loss and kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties
-        ):
-            raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
-        if rollout_logprobs is None and (self.corrections or self.ratio.against == "rollout"):
-            raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
-        if old_logprobs is None and (self.corrections or self.selection):
-            raise ValueError(f"{self.name} weighs or selects tokens by old_logprobs, which are missing")
+        given = {
+            "old_logprobs": old_logprobs,
+            "rollout_logprobs": rollout_logprobs,
+            "ref_logprobs": ref_logprobs,
+            "teacher_logprobs": teacher_logprobs,
+        }
+        self._check_given(given, columns or {})
         counts = Counts.of(layout) if counts is None else counts
         signals = Signals(
             layout=layout,
             advantages=advantages,
             weights=self.weights(layout, counts),
-            old_logprobs=old_logprobs,
-            rollout_logprobs=rollout_logprobs,
-            ref_logprobs=ref_logprobs,
             returns=returns,
             old_values=old_values,
+            columns=columns or {},
+            **given,
         )
         if self.corrections and old_logprobs is not None and rollout_logprobs is not None:
             signals = replace(signals, correction=correct(self.corrections, old_logprobs, rollout_logprobs, layout))
@@ -231,6 +179,22 @@ class Algorithm:
         if self.selection is not None and old_logprobs is not None:
             signals = replace(signals, selected=self.selection.select(old_logprobs, advantages, seed))
         return signals
+
+    def _check_given(self, given: Mapping[str, Tensor | None], columns: Mapping[str, Tensor]) -> None:
+        def missing(name: str) -> bool:
+            return given[name] is None
+
+        if missing("ref_logprobs") and any(
+            kl.in_loss and kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties
+        ):
+            raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
+        if missing("rollout_logprobs") and (self.corrections or self.ratio.against == "rollout"):
+            raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
+        if missing("old_logprobs") and (self.corrections or self.selection):
+            raise ValueError(f"{self.name} weighs or selects tokens by old_logprobs, which are missing")
+        wanted = {name for name in KNOWN if name in self._term_needs and missing(name)}
+        if absent := sorted(wanted | (self.needs_columns - set(columns))):
+            raise ValueError(f"{self.name} has a loss term that reads {', '.join(absent)}: missing")
 
     # ------------------------------------------------------------------------------------------ the update
 
@@ -242,12 +206,15 @@ class Algorithm:
         *,
         entropy: Float[Tensor, " tokens"] | None = None,
         full_kl: Float[Tensor, " tokens"] | None = None,
+        full_old_kl: Float[Tensor, " tokens"] | None = None,
+        full_teacher_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Loss:
         """The policy's loss of a slice of one optimizer step; slices add up.
 
-        Gradients flow through `logprobs`, `entropy` and `full_kl` alone. Raises ValueError where an entropy bonus, or a KL
-        over the full distribution, finds none.
+        Gradients flow through `logprobs`, `entropy` and the full divergences (`reinlm.objectives.Outputs`) alone. Raises
+        ValueError where an entropy bonus, a KL over the full distribution, or a term, finds none.
         """
+        outputs = Outputs(entropy, full_kl, full_old_kl, full_teacher_kl)
         logprobs = logprobs.to(precise(logprobs))
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
@@ -259,17 +226,31 @@ class Algorithm:
             losses = torch.where(counted, losses, 0.0)
         if signals.correction is not None:
             losses = losses * signals.correction
-        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
-            if kl.in_loss:
-                losses = losses + coefficient * kl(logprobs, signals, full_kl, self.ratio.against)
-        if self.entropy is not None:
-            if entropy is None:
-                raise ValueError(f"{self.name} has an entropy bonus: the entropy of each token is missing")
-            if state.entropy_counts:
-                losses = losses - state.entropy_coefficient * entropy
+        for added in self._added(logprobs, signals, state, outputs):
+            losses = losses + added
         value = (signals.weights * losses).sum()
         with torch.no_grad():
             return Loss(value, measure_policy(logprobs.detach(), log_ratio.detach(), gated, counted, signals))
+
+    def _added(
+        self, logprobs: Tensor, signals: Signals, state: AlgorithmState, outputs: Outputs
+    ) -> Iterator[Float[Tensor, " tokens"]]:
+        """What stands in the loss of each token beside the gate: every KL, the entropy bonus, every further term."""
+        full = {
+            "reference": outputs.full_kl,
+            "old": outputs.full_old_kl,
+            "teacher": outputs.full_teacher_kl,
+        }
+        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
+            if kl.in_loss:
+                yield coefficient * kl(logprobs, signals, full[kl.anchor], self.ratio.against)
+        if self.needs_entropy and outputs.entropy is None:
+            what = "an entropy bonus" if self.entropy is not None else "a loss term that reads entropy"
+            raise ValueError(f"{self.name} has {what}: the entropy of each token is missing")
+        if self.entropy is not None and outputs.entropy is not None and state.entropy_counts:
+            yield -state.entropy_coefficient * outputs.entropy
+        for term in self.terms:
+            yield term(logprobs, signals, outputs)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""
@@ -291,11 +272,13 @@ class Algorithm:
         episodes: int = 0,
         kl: Sequence[tuple[float, float]] = (),
         entropy: float | None = None,
+        costs: Mapping[str, float] | None = None,
     ) -> AlgorithmState:
         """The state after a batch, from detached measurements.
 
         `kl` holds for each tie its measured divergence in nats, per token and per sequence (0 where its controller does not
-        look); `entropy` is the mean over the tokens of the batch.
+        look); `entropy` is the mean over the tokens of the batch. `costs` holds the mean outcome of each named reward over the
+        answers of the batch that have one; a constraint whose reward no answer got keeps its multiplier.
         """
         batches = state.batches + 1
         coefficients = list(state.kl_coefficients)
@@ -309,7 +292,20 @@ class Algorithm:
         bonus, counts = state.entropy_coefficient, state.entropy_counts
         if self.entropy is not None and entropy is not None:
             bonus, counts = self.entropy.advance(bonus, entropy)
-        return AlgorithmState(state.updates + updates, batches, tuple(coefficients), bonus, counts)
+        if self.constraints and costs is None:
+            raise ValueError(f"{self.name} has a constraint: the mean costs of the batch are missing")
+        multipliers = tuple(
+            constraint.advance(multiplier, costs[constraint.reward])
+            if costs and constraint.reward in costs
+            else multiplier
+            for constraint, multiplier in zip(self.constraints, state.multipliers, strict=True)
+        )
+        return AlgorithmState(state.updates + updates, batches, tuple(coefficients), bonus, counts, multipliers)
+
+    def state_metrics(self, state: AlgorithmState) -> dict[str, float]:
+        """What a log should say of the state in which a batch was trained on: the multiplier of each constraint."""
+        pairs = zip(self.constraints, state.multipliers, strict=True)
+        return {f"constraint/{constraint.reward}/multiplier": multiplier for constraint, multiplier in pairs}
 
     # ------------------------------------------------------------------------------------------ the padded adapter
 
@@ -322,9 +318,13 @@ class Algorithm:
         *,
         ref_logprobs: Float[Tensor, " rows columns"] | None = None,
         rollout_logprobs: Float[Tensor, " rows columns"] | None = None,
+        teacher_logprobs: Float[Tensor, " rows columns"] | None = None,
         groups: Int[Tensor, " rows"] | None = None,
         entropy: Float[Tensor, " rows columns"] | None = None,
         full_kl: Float[Tensor, " rows columns"] | None = None,
+        full_old_kl: Float[Tensor, " rows columns"] | None = None,
+        full_teacher_kl: Float[Tensor, " rows columns"] | None = None,
+        columns: Mapping[str, Shaped[Tensor, " rows columns"]] | None = None,
         values: Float[Tensor, " rows columns"] | None = None,
         old_values: Float[Tensor, " rows columns"] | None = None,
         returns: Float[Tensor, " rows columns"] | None = None,
@@ -342,26 +342,31 @@ class Algorithm:
             "old_logprobs": old_logprobs,
             "ref_logprobs": ref_logprobs,
             "rollout_logprobs": rollout_logprobs,
+            "teacher_logprobs": teacher_logprobs,
             "old_values": old_values,
             "returns": returns,
         }
-        trained = {"logprobs": logprobs, "entropy": entropy, "full_kl": full_kl, "values": values}
-        _check_shapes(mask, advantages, groups, trained | constants)
-        flat = {name: None if x is None else x[mask] for name, x in trained.items()}
+        outputs = {
+            "entropy": entropy,
+            "full_kl": full_kl,
+            "full_old_kl": full_old_kl,
+            "full_teacher_kl": full_teacher_kl,
+        }
+        named = dict(columns or {})
+        _check_shapes(mask, advantages, groups, {"logprobs": logprobs, "values": values} | outputs | constants | named)
         per_token = advantages if advantages.dim() == 2 else advantages[:, None].expand(mask.shape)
         signals = self.prepare(
             Layout.from_mask(mask, groups),
             per_token[mask].detach(),
             **{name: None if x is None else x[mask].detach() for name, x in constants.items()},
+            columns={name: x[mask].detach() for name, x in named.items()},
             seed=seed,
         )
-        chosen = logprobs[mask]
-        loss = self.loss(
-            chosen, signals, state or self.initial_state(), entropy=flat["entropy"], full_kl=flat["full_kl"]
-        )
+        flat = {name: None if x is None else x[mask] for name, x in outputs.items()}
+        loss = self.loss(logprobs[mask], signals, state or self.initial_state(), **flat)
         value, metrics = loss.value, loss.metrics.means()
-        if flat["values"] is not None:
-            critic = self.critic_loss(flat["values"], signals)
+        if values is not None:
+            critic = self.critic_loss(values[mask], signals)
             value, metrics = value + critic.value, metrics | critic.metrics.means()
         return Objective(value.to(precise(logprobs)), metrics)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_type_hints
@@ -14,12 +15,20 @@ from reinlm.algorithms.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
 
-LISTS = {"corrections": "correction", "shapers": "shaper", "filters": "filter"}
+LISTS = {
+    "corrections": "correction",
+    "terms": "term",
+    "constraints": "constraint",
+    "shapers": "shaper",
+    "filters": "filter",
+}
 """Fields that hold any number of choices, and of what kind."""
 OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
 """Fields that null switches off."""
 FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
 """What a recipe may change."""
+RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
+"""Values of choices by the names that recipes of 0.1 used, and the names that they go by; both are read."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
@@ -153,6 +162,7 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
                 f"{name} takes {len(members)} values, not {len(values)}: {given!r}", hint=", ".join(members)
             )
         given = dict(zip(members, values, strict=False))
+    given = {_renamed(name, str(key), members, given): value for key, value in given.items()}
     for key, field in members.items():
         if field.default is MISSING and key not in given:
             raise InputError(f"{name} needs a value for {key!r}", hint=f"{{{name}: value}}")
@@ -170,6 +180,17 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
             raise InputError(f"{name}.{key}: {message[0].lower()}{message[1:]} (given: {value!r})") from error
         values_by_name[key] = value
     return values_by_name
+
+
+def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """The name by which a value goes, with a warning where the recipe says an earlier one."""
+    new = RENAMED.get(key, key)
+    if key in members or new not in members:
+        return key
+    if new in given:
+        raise InputError(f"{choice}: {key} and {new} are one value, given twice", hint=f"keep {new}")
+    warnings.warn(f"{choice}: {key} is named {new}; say {new}", FutureWarning, stacklevel=2)
+    return new
 
 
 def _names_a_choice(members: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

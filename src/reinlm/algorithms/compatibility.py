@@ -1,22 +1,35 @@
-"""Choices that contradict one another, refused with the reason."""
+"""Choices that contradict one another, refused with the reason; and choices that a user should be warned of."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reinlm.objectives import PooledRatio, VTrace, token_mean
+from reinlm.objectives import (
+    GDPO,
+    KL,
+    GroupRank,
+    GroupStandardize,
+    NoAdvantage,
+    NStep,
+    PooledRatio,
+    TeacherLogRatio,
+    VTrace,
+    Whitened,
+    token_mean,
+)
 
 if TYPE_CHECKING:
-    from reinlm.algorithms.algorithm import Algorithm
+    from reinlm.algorithms.composition import Composition
 
 
-def refuse_contradictions(algorithm: Algorithm) -> None:
+def refuse_contradictions(algorithm: Composition) -> None:
     """Raise ValueError, with a sentence that says why, for the first contradiction."""
-    for check in (_ratio_and_weights, _ratio_and_corrections, _ties, _critic):
+    for check in (_ratio_and_weights, _ratio_and_corrections, _ties, _rewards, _critic, _nothing):
         check(algorithm)
 
 
-def _ratio_and_weights(algorithm: Algorithm) -> None:
+def _ratio_and_weights(algorithm: Composition) -> None:
     if not isinstance(algorithm.ratio, PooledRatio):
         return
     if algorithm.weights is token_mean and not algorithm.ratio.allow_token_mean:
@@ -29,7 +42,7 @@ def _ratio_and_weights(algorithm: Algorithm) -> None:
         raise ValueError("allow_token_mean has no effect, because the weights are not token_mean; leave it out")
 
 
-def _ratio_and_corrections(algorithm: Algorithm) -> None:
+def _ratio_and_corrections(algorithm: Composition) -> None:
     if algorithm.ratio.against == "rollout" and algorithm.corrections:
         raise ValueError(
             "a ratio against the sampler already holds the correction for the sampler, so corrections would count it "
@@ -42,14 +55,22 @@ def _ratio_and_corrections(algorithm: Algorithm) -> None:
         )
 
 
-def _ties(algorithm: Algorithm) -> None:
-    anchors = [kl.anchor for kl in algorithm.ties]
-    for anchor in ("reference", "old"):
-        if anchors.count(anchor) > 1:
+def _ties(algorithm: Composition) -> None:
+    for anchor in ("reference", "old", "teacher"):
+        to_anchor = [kl for kl in algorithm.ties if kl.anchor == anchor]
+        if len(to_anchor) > 1 and not is_pair(to_anchor):
             raise ValueError(
-                f"two KL terms tie the policy to the same {anchor} policy, so the tie counts twice; "
-                "keep it in the reward or in the loss"
+                f"two KL terms tie the policy to the same {anchor} policy, so the tie counts twice; keep it in the reward "
+                "or in the loss (a full KL may stand in both, with all its values equal)"
             )
+        alone = [kl for kl in to_anchor if kl.estimator == "full" and not kl.in_loss]
+        if len(to_anchor) == 1 and alone and not alone[0].allow_reward_alone:
+            raise ValueError(
+                "a full KL in the reward alone does not depend on the token that was chosen, so it pulls at nothing at its "
+                "own state; add the same KL in the loss, or ask for it with allow_reward_alone: true"
+            )
+        if len(to_anchor) > 1 and any(kl.allow_reward_alone for kl in to_anchor):
+            raise ValueError("allow_reward_alone has no effect, because the KL stands in the loss too; leave it out")
     for kl in algorithm.ties:
         if kl.placement == "token_reward" and not algorithm.advantage.sums_rewards:
             raise ValueError(
@@ -59,10 +80,84 @@ def _ties(algorithm: Algorithm) -> None:
             )
 
 
-def _critic(algorithm: Algorithm) -> None:
+def is_pair(ties: list[KL]) -> bool:
+    """Whether one full KL stands both in the reward and in the loss, the single case in which it is not counted twice."""
+    if len(ties) != 2 or ties[0].estimator != "full" or ties[0].in_loss == ties[1].in_loss:
+        return False
+    first, second = (replace(kl, placement="loss", allow_reward_alone=False) for kl in ties)
+    return first == second
+
+
+def _rewards(algorithm: Composition) -> None:
+    advantage, name = algorithm.advantage, type(algorithm.advantage).__name__
+    if not advantage.reads_rewards:
+        idle = {
+            "a KL in the sequence_reward": any(kl.placement == "sequence_reward" for kl in algorithm.ties),
+            "a constraint": bool(algorithm.constraints),
+            "a shaper": bool(algorithm.shapers) and "named_rewards" not in advantage.needs,
+        }
+        for what, given in idle.items():
+            if given:
+                raise ValueError(
+                    f"{what} changes the sum of rewards, which advantage {name} does not read; leave it out"
+                )
+    if algorithm.constraints and "greedy" in advantage.needs:
+        raise ValueError(
+            f"a constraint changes the rewards of samples, not of the greedy answer that {name} compares with"
+        )
+    bounded = [constraint.reward for constraint in algorithm.constraints]
+    if len(bounded) != len(set(bounded)):
+        raise ValueError(f"two constraints bound the same reward: {', '.join(bounded)}")
+
+
+def _nothing(algorithm: Composition) -> None:
+    if isinstance(algorithm.advantage, TeacherLogRatio) and any(kl.anchor == "teacher" for kl in algorithm.ties):
+        raise ValueError(
+            "the advantage follows the KL to the teacher by samples, and the loss over the vocabulary, so it counts twice; "
+            "take advantage=none beside the KL to the teacher, or kl=null"
+        )
+    in_loss = any(kl.in_loss for kl in algorithm.ties) or algorithm.terms or algorithm.entropy
+    if isinstance(algorithm.advantage, NoAdvantage) and not in_loss:
+        raise ValueError("there is nothing to learn: no advantage, no KL in the loss, no entropy bonus and no term")
+
+
+def _critic(algorithm: Composition) -> None:
     needed = "critic" in algorithm.advantage.needs
     name = type(algorithm.advantage).__name__
     if needed and algorithm.critic is None:
         raise ValueError(f"advantage {name} needs the values of a critic, and there is none; set critic=critic")
     if algorithm.critic is not None and not needed:
         raise ValueError(f"a critic has no effect: advantage {name} does not use its values; set critic=null")
+
+
+_DIVIDES = (Whitened, GroupStandardize, GroupRank, GDPO)
+_CUTS = (NStep, VTrace)
+
+
+def cautions(algorithm: Composition) -> tuple[str, ...]:
+    """What is accepted, and does less than its name promises: one sentence each."""
+    told = []
+    for kl in algorithm.ties:
+        if kl.allow_reward_alone:
+            told.append(
+                "a full KL in the reward alone lacks the pull at each token's own state, and for answers of one token has no "
+                "effect; add the same KL in the loss for the exact gradient"
+            )
+        if not kl.in_loss and kl.estimator in {"k2", "k3"}:
+            told.append(
+                f"{kl.estimator} as a constant in the reward does not follow the divergence that it estimates: near the "
+                "reference it hardly pulls at all; k1 follows it"
+            )
+    if is_pair([kl for kl in algorithm.ties if kl.anchor == "reference"]) and not _plain(algorithm):
+        told.append(
+            "a full KL in reward and loss is the exact gradient where γ = λ = 1 and advantages are not divided; "
+            f"{type(algorithm.advantage).__name__} discounts, cuts or divides them"
+        )
+    return tuple(told)
+
+
+def _plain(algorithm: Composition) -> bool:
+    """Whether rewards reach advantages as they are, less a baseline."""
+    advantage = algorithm.advantage
+    fractions = (getattr(advantage, "gamma", 1.0), getattr(advantage, "gae_lambda", 1.0))
+    return fractions == (1.0, 1.0) and not isinstance(advantage, _DIVIDES + _CUTS)

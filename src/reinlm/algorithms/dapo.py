@@ -1,13 +1,10 @@
 """DAPO: GRPO with a higher upper clip, equal tokens, mixed groups and a soft length limit."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.filters import MixedOutcomes
-from reinlm.algorithms.grpo import grpo
 from reinlm.algorithms.ladder import named
 from reinlm.algorithms.shapers import SoftOverlong
-from reinlm.objectives import Clip, token_mean
+from reinlm.objectives import Clip, GroupStandardize, TokenRatio, token_mean
 
 
 @named(
@@ -28,11 +25,14 @@ def dapo() -> Algorithm:
     DAPO §3: clip 0.2 / 0.28, and a soft punishment over the last fifth of the length limit. The paper rewards 1 and -1, with
     16 answers a prompt and 16 updates a batch. Its overlong filtering is `overlong="filter_after_baseline"`.
     """
-    return replace(
-        grpo(),
+    return Algorithm(
+        name="dapo",
+        advantage=GroupStandardize(),
+        ratio=TokenRatio(),
         gate=Clip(0.2, 0.28),
-        weights=token_mean,
         kl=None,
+        weights=token_mean,
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
+        updates=Updates(passes=1, minibatches=16),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.choices import describe, spell
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
 from reinlm.errors import unknown
@@ -58,24 +58,27 @@ _TELLING = {
     "truncated_weight": ("cap", "floor"),
     "constant_budget": ("length",),
     "off_policy": ("threshold",),
-    "gae": ("discount", "smoothing"),
+    "gae": ("gamma", "gae_lambda"),
 }
 """Values that a short form gives."""
 
 
 def short_kl(kl: Any) -> str:
-    """Every tie in a few words: estimator, coefficient, anchor and place.
+    """Every tie in a few words: direction where one is said, estimator, coefficient, anchor and place.
 
     Example:
-        >>> short_kl({"estimator": "k3", "coefficient": 0.04, "anchor": "reference", "placement": "loss", "controller": None})
+        >>> short_kl({"estimator": "k3", "coefficient": 0.04, "anchor": "reference", "placement": "loss", "controller": None,
+        ...           "direction": None, "allow_reward_alone": False})
         'k3 0.04 in loss'
     """
     ties = kl if isinstance(kl, list) else [kl] if kl else []
     words = []
     for tie in ties:
-        place = "to old, in loss" if tie["anchor"] == "old" else f"in {tie['placement'].replace('_', ' ')}"
+        to = "" if tie["anchor"] == "reference" else f"to {tie['anchor']}, "
+        toward = f"{tie['direction']} " if tie["direction"] else ""
         moves = " adaptive" if tie["controller"] else ""
-        words.append(f"{tie['estimator']} {tie['coefficient']:g}{moves} {place}")
+        place = tie["placement"].replace("_", " ")
+        words.append(f"{toward}{tie['estimator']} {tie['coefficient']:g}{moves} {to}in {place}")
     return "; ".join(words) or "none"
 
 
@@ -90,7 +93,9 @@ def told(name: str) -> dict[str, Any]:
         "description": " ".join((ALGORITHMS[name].__doc__ or "").split()),
         "differs": differences(card, made),
         "choices": describe(made),
+        "updates": short_updates(made.updates),
         "needs": sorted(made.advantage.needs | ({"reference"} if made.needs_reference else set())),
+        "warnings": list(made.warnings),
     }
 
 
@@ -104,7 +109,24 @@ def differences(card: Card, made: Algorithm) -> list[dict[str, str]]:
         if kind != "base" and mine[kind] != theirs[kind]:
             say = short_kl if kind == "kl" else _listed
             changed.append({"choice": kind, "from": say(theirs[kind]), "to": say(mine[kind])})
+    before, after = ALGORITHMS[card.parent]().updates, made.updates
+    if before != after:
+        changed.append({"choice": "updates", "from": short_updates(before), "to": short_updates(after)})
     return changed
+
+
+def short_updates(updates: Updates) -> str:
+    """How many updates a batch makes, in a few words.
+
+    Example:
+        >>> short_updates(Updates(passes=2, minibatches=4))
+        '8 a batch: 2 passes of 4 minibatches'
+    """
+    total, parts = updates.passes * updates.minibatches, (updates.passes, updates.minibatches)
+    if total == 1:
+        return "1 a batch"
+    each = [f"{n} {word}" if n == 1 else f"{n} {word}es" for n, word in zip(parts, ("pass", "minibatch"), strict=True)]
+    return f"{total} a batch: {each[0]} of {each[1]}"
 
 
 def _listed(value: Any) -> str:
@@ -161,6 +183,7 @@ def _section(item: Mapping[str, Any]) -> list[str]:
         *lines,
         f"- **Use it for**: {item['use']}",
         f"- **How it fails**: {item['fails']}",
+        f"- **Updates of its paper**: {item['updates']}",
         f"- **Source**: {item['source']}",
     ]
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from reinlm.objectives import choice
 from reinlm.objectives.groups import EQUAL
-from reinlm.records import ScoredGroup, outcome
+from reinlm.records import ScoredGroup
+from reinlm.records import total as outcome
 
 
 class GroupFilter(Protocol):
@@ -16,19 +17,42 @@ class GroupFilter(Protocol):
     def __call__(self, group: ScoredGroup) -> bool: ...
 
 
+SUM = "sum"
+
+
 @choice("filter", "mixed_outcomes")
 @dataclass(frozen=True)
 class MixedOutcomes:
     """Dynamic sampling of DAPO, arXiv 2503.14476 §3.2: keep a group only if some answers are right and some wrong.
 
-    It looks at rewards as the functions gave them, before any shaping, which would make every group look mixed: at the
-    reward named `reward`, or where None is named at the weighted sum of all.
+    It looks at rewards as the functions gave them, before weights and shaping, which would make every group look mixed. An
+    answer is right where its reward is more than `correct_above`, as in evaluation; answers without that reward say nothing.
     """
 
     reward: str | None = None
+    """Name of the reward that tells right from wrong; None: the first one. "sum": the weighted sum of all, where any
+    difference keeps a group."""
+    correct_above: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not abs(self.correct_above) < float("inf"):
+            raise ValueError(f"mixed outcomes: correct_above must be finite, not {self.correct_above}")
+        if self.reward == SUM and self.correct_above != 0.5:
+            raise ValueError("mixed outcomes: correct_above has no effect on the sum of rewards; leave it out")
 
     def __call__(self, group: ScoredGroup) -> bool:
-        values = [value for events in group.events if (value := outcome(events, self.reward)) is not None]
-        if not values:
-            return False
-        return max(values) - min(values) > EQUAL * max(abs(value) for value in values)
+        if self.reward == SUM:
+            values = [value for events in group.events if (value := outcome(events)) is not None]
+            return bool(values) and max(values) - min(values) > EQUAL * max(abs(value) for value in values)
+        name = first_reward(group) if self.reward is None else self.reward
+        given = [[event.value for event in events if event.name == name] for events in group.events]
+        return len({sum(values) > self.correct_above for values in given if values}) == 2
+
+
+def first_reward(group: ScoredGroup) -> str | None:
+    """The first reward of the recipe: that of the first event of an answer that got the most kinds of reward.
+
+    Events stand in the order of the recipe, and a reward that was not given leaves none. None for a group without events.
+    """
+    fullest = max(group.events, key=lambda events: len({event.name for event in events}), default=())
+    return fullest[0].name if fullest else None

@@ -1,11 +1,8 @@
 """GMPO: GRPO with the geometric mean of an answer's ratios."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.objectives.gates import GeometricMean
+from reinlm.objectives import GeometricMean, GroupStandardize, TokenRatio, sequence_mean
 
 
 @named(
@@ -22,6 +19,15 @@ from reinlm.objectives.gates import GeometricMean
 def gmpo() -> Algorithm:
     """GRPO whose answers count by the geometric mean of their tokens' ratios, each clipped before the mean, and no KL.
 
-    c = 0.4, so that a token's ratio counts between 0.67 and 1.49 on the side that its advantage points to.
+    c = 0.4, so that a token's ratio counts between 0.67 and 1.49 on the side that its advantage points to; 8 updates of
+    128 answers a batch, as in its code.
     """
-    return replace(grpo(), gate=GeometricMean(0.4), kl=None)
+    return Algorithm(
+        name="gmpo",
+        advantage=GroupStandardize(),
+        ratio=TokenRatio(),
+        gate=GeometricMean(0.4),
+        kl=None,
+        weights=sequence_mean,
+        updates=Updates(passes=1, minibatches=8),
+    )

@@ -1,11 +1,8 @@
 """GRPO: PPO without a critic."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.ppo import ppo
-from reinlm.objectives import KL, GroupStandardize, sequence_mean
+from reinlm.objectives import KL, Clip, GroupStandardize, TokenRatio, sequence_mean
 
 
 @named(
@@ -24,12 +21,15 @@ from reinlm.objectives import KL, GroupStandardize, sequence_mean
 def grpo() -> Algorithm:
     """PPO without a critic: the group is the baseline, and a k3 penalty in the loss ties the policy to the reference.
 
-    DeepSeekMath §4.1, with its β = 0.04 and 64 answers a prompt. The paper states no clip range: 0.2 is PPO's.
+    DeepSeekMath §4.1, with its β = 0.04, 64 answers a prompt and a single update a batch. The paper states no clip range: 0.2 is
+    PPO's.
     """
-    return replace(
-        ppo(),
+    return Algorithm(
+        name="grpo",
         advantage=GroupStandardize(),
-        weights=sequence_mean,
+        ratio=TokenRatio(),
+        gate=Clip(0.2, 0.2),
         kl=KL(estimator="k3", coefficient=0.04),
-        critic=None,
+        weights=sequence_mean,
+        updates=Updates(passes=1, minibatches=1),
     )

@@ -1,11 +1,8 @@
 """GSPO: GRPO with one ratio a sequence."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.objectives import Clip, SequenceRatio
+from reinlm.objectives import Clip, GroupStandardize, SequenceRatio, sequence_mean
 
 
 @named(
@@ -27,4 +24,12 @@ def gspo() -> Algorithm:
 
     GSPO eqs. 5 to 7, clip 3e-4 / 4e-4 and four updates a batch as in its §5.1.
     """
-    return replace(grpo(), ratio=SequenceRatio(), gate=Clip(3e-4, 4e-4), kl=None)
+    return Algorithm(
+        name="gspo",
+        advantage=GroupStandardize(),
+        ratio=SequenceRatio(),
+        gate=Clip(3e-4, 4e-4),
+        kl=None,
+        weights=sequence_mean,
+        updates=Updates(passes=1, minibatches=4),
+    )

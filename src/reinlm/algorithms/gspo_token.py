@@ -1,11 +1,8 @@
 """GSPO-token: the ratio of the sequence, the gradient of each token."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.gspo import gspo
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.objectives import SequenceTokenRatio
+from reinlm.objectives import Clip, GroupStandardize, SequenceTokenRatio, sequence_mean
 
 
 @named(
@@ -19,4 +16,12 @@ from reinlm.objectives import SequenceTokenRatio
 )
 def gspo_token() -> Algorithm:
     """GSPO whose tokens carry the sequence's ratio but each its own advantage and gradient."""
-    return replace(gspo(), ratio=SequenceTokenRatio())
+    return Algorithm(
+        name="gspo_token",
+        advantage=GroupStandardize(),
+        ratio=SequenceTokenRatio(),
+        gate=Clip(3e-4, 4e-4),
+        kl=None,
+        weights=sequence_mean,
+        updates=Updates(passes=1, minibatches=4),
+    )

@@ -8,6 +8,9 @@ from torch import Tensor
 from reinlm.objectives import Gated, Metrics, Signals, k3
 from reinlm.objectives.ratios import exponent, token_log_ratio
 
+MOVED = 0.01
+"""A ratio further from 1 than this has moved: a gate has something to act on."""
+
 
 def measure_policy(
     logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
@@ -19,6 +22,7 @@ def measure_policy(
     sums = {
         "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
         "ratio/mean": (ratio.sum(), count),
+        "ratio/moved": (((ratio - 1.0).abs() > MOVED).sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),
         "clip_ratio/high_mean": (gated.high.sum(), count),
         "clip_ratio/region_mean": ((gated.low | gated.high).sum(), count),

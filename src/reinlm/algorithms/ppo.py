@@ -1,11 +1,8 @@
 """PPO: the clipped update, with a critic as the baseline."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.reinforce import reinforce
-from reinlm.objectives import GAE, KL, Clip, Critic, Whitened, token_mean
+from reinlm.objectives import GAE, KL, Clip, Critic, TokenRatio, Whitened, token_mean
 
 
 @named(
@@ -26,12 +23,15 @@ def ppo() -> Algorithm:
 
     γ = 1 and λ = 0.95, clip 0.2 for policy and values, advantages whitened over the batch, and 0.05 · (log π_old - log π_ref)
     off the reward of every token. The reward has judged an answer that was cut off as it is, so nothing is bootstrapped.
+    Four passes over a batch, as in the code of arXiv 1909.08593.
     """
-    return replace(
-        reinforce(),
-        advantage=Whitened(GAE(discount=1.0, smoothing=0.95, bootstrap_truncated=False)),
+    return Algorithm(
+        name="ppo",
+        advantage=Whitened(GAE(gamma=1.0, gae_lambda=0.95, bootstrap_truncated=False)),
+        ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
-        weights=token_mean,
         kl=KL(estimator="k1", coefficient=0.05, placement="token_reward"),
+        weights=token_mean,
         critic=Critic(clip=0.2, coefficient=0.5),
+        updates=Updates(passes=4, minibatches=1),
     )

@@ -1,11 +1,8 @@
 """PPO-penalty: a divergence from the old policy in place of the clip."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.ppo import ppo
-from reinlm.objectives import KL, NoGate, SchulmanRule
+from reinlm.objectives import GAE, KL, Critic, NoGate, SchulmanRule, TokenRatio, Whitened, token_mean
 
 
 @named(
@@ -25,11 +22,16 @@ def ppo_penalty() -> Algorithm:
 
     The paper's targets are 0.003 to 0.03 nats (a token, here); measured by k3 on the batch after its last update.
     """
-    return replace(
-        ppo(),
+    return Algorithm(
+        name="ppo_penalty",
+        advantage=Whitened(GAE(gamma=1.0, gae_lambda=0.95, bootstrap_truncated=False)),
+        ratio=TokenRatio(),
         gate=NoGate(),
         kl=(
             KL(estimator="k1", coefficient=0.05, placement="token_reward"),
             KL(estimator="k3", coefficient=1.0, anchor="old", controller=SchulmanRule(target=0.01)),
         ),
+        weights=token_mean,
+        critic=Critic(clip=0.2, coefficient=0.5),
+        updates=Updates(passes=4, minibatches=1),
     )

@@ -1,6 +1,6 @@
 """REINFORCE: the first policy gradient."""
 
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
 from reinlm.objectives import NoGate, Returns, TokenRatio, sequence_sum
 
@@ -24,4 +24,12 @@ def reinforce() -> Algorithm:
     A sequence is one action, so its tokens are summed. The ratio is 1 on the first update of a batch, where the gradient is
     that of Σ G log π; on later ones it is the importance weight of the token.
     """
-    return Algorithm(name="reinforce", advantage=Returns(), ratio=TokenRatio(), gate=NoGate(), weights=sequence_sum)
+    return Algorithm(
+        name="reinforce",
+        advantage=Returns(gamma=1.0),
+        ratio=TokenRatio(),
+        gate=NoGate(),
+        kl=None,
+        weights=sequence_sum,
+        updates=Updates(passes=1, minibatches=1),
+    )

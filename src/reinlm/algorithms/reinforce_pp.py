@@ -1,11 +1,8 @@
 """REINFORCE++: PPO without its critic."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.ppo import ppo
-from reinlm.objectives import KL, Returns, Whitened
+from reinlm.objectives import KL, Clip, Returns, TokenRatio, Whitened, token_mean
 
 
 @named(
@@ -25,9 +22,12 @@ def reinforce_pp() -> Algorithm:
 
     β = 0.001 as in the paper's later version, clip 0.2, γ = 1.
     """
-    return replace(
-        ppo(),
-        advantage=Whitened(Returns()),
+    return Algorithm(
+        name="reinforce_pp",
+        advantage=Whitened(Returns(gamma=1.0)),
+        ratio=TokenRatio(),
+        gate=Clip(0.2, 0.2),
         kl=KL(estimator="k1", coefficient=0.001, placement="token_reward"),
-        critic=None,
+        weights=token_mean,
+        updates=Updates(passes=4, minibatches=1),
     )

@@ -1,11 +1,8 @@
 """RLOO: REINFORCE with the other answers as the baseline."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.reinforce import reinforce
-from reinlm.objectives import KL, LeaveOneOut
+from reinlm.objectives import KL, LeaveOneOut, NoGate, TokenRatio, sequence_sum
 
 
 @named(
@@ -26,8 +23,12 @@ def rloo() -> Algorithm:
 
     β = 0.03 as for TL;DR in the paper (0.1 for HH), 2 or 4 answers a prompt.
     """
-    return replace(
-        reinforce(),
+    return Algorithm(
+        name="rloo",
         advantage=LeaveOneOut(),
+        ratio=TokenRatio(),
+        gate=NoGate(),
         kl=KL(estimator="k1", coefficient=0.03, placement="sequence_reward"),
+        weights=sequence_sum,
+        updates=Updates(passes=1, minibatches=1),
     )

@@ -1,11 +1,8 @@
 """SAPO: GRPO with a soft gate."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.objectives import Soft
+from reinlm.objectives import GroupStandardize, Soft, TokenRatio, sequence_mean
 
 
 @named(
@@ -26,4 +23,12 @@ def sapo() -> Algorithm:
 
     τ = 1.0 for A > 0 and 1.05 otherwise, four updates a batch, as in §5.1.
     """
-    return replace(grpo(), gate=Soft(positive=1.0, negative=1.05), kl=None)
+    return Algorithm(
+        name="sapo",
+        advantage=GroupStandardize(),
+        ratio=TokenRatio(),
+        gate=Soft(positive=1.0, negative=1.05),
+        kl=None,
+        weights=sequence_mean,
+        updates=Updates(passes=1, minibatches=4),
+    )

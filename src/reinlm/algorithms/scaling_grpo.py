@@ -1,11 +1,8 @@
 """Scaling GRPO: DeepSeek-V3.2's GRPO."""
 
-from dataclasses import replace
-
-from reinlm.algorithms.algorithm import Algorithm
-from reinlm.algorithms.grpo import grpo
+from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
-from reinlm.objectives import KL, GroupCenter, OffPolicyMask
+from reinlm.objectives import KL, Clip, GroupCenter, OffPolicyMask, TokenRatio, sequence_mean
 
 
 @named(
@@ -26,9 +23,13 @@ def scaling_grpo() -> Algorithm:
     β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, keeping the router's
     choices and the sampler's kept set, are the engine's to record.
     """
-    return replace(
-        grpo(),
+    return Algorithm(
+        name="scaling_grpo",
         advantage=GroupCenter(),
+        ratio=TokenRatio(),
+        gate=Clip(0.2, 0.2),
         kl=KL(estimator="k3_unbiased", coefficient=0.001),
+        weights=sequence_mean,
         sequence_mask=OffPolicyMask(threshold=0.1),
+        updates=Updates(passes=1, minibatches=1),
     )

@@ -1,10 +1,23 @@
-"""Data that users bring: rows from files, data sets and lists, as prompts to answer or examples to imitate."""
+"""Data that users bring: rows from files, data sets and lists, as tasks to solve or examples to imitate."""
 
 from reinlm.data.config import DataConfig
-from reinlm.data.examples import Example, load_examples
+from reinlm.data.examples import Example, Examples, load_examples
 from reinlm.data.loading import load_rows
 from reinlm.data.order import PromptOrder
-from reinlm.data.prompts import load_prompts
+from reinlm.data.rendering import Renderer, build_renderer
 from reinlm.data.rows import Loaded, Row
+from reinlm.data.tasks import load_tasks
 
-__all__ = ["DataConfig", "Example", "Loaded", "PromptOrder", "Row", "load_examples", "load_prompts", "load_rows"]
+__all__ = [
+    "DataConfig",
+    "Example",
+    "Examples",
+    "Loaded",
+    "PromptOrder",
+    "Renderer",
+    "Row",
+    "build_renderer",
+    "load_examples",
+    "load_rows",
+    "load_tasks",
+]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from reinlm.data.rows import BadRow, Row, listed
 from reinlm.errors import InputError, nearest
-from reinlm.records import Message
+from reinlm.records import Content, Message
 
 Kind = Literal["any", "prompt", "example", "pair"]
 """What rows are for: anything, a prompt to answer, an example to imitate, or a preference between two answers."""
@@ -95,7 +95,9 @@ class ColumnMap:
                 require_column(name, present, source, f"columns.{target}")
 
     def apply(self, row: Row) -> Row:
-        """The row under the names used here. Raises BadRow where it lacks a mapped column."""
+        """The row under the names used here; itself where nothing is mapped. Raises BadRow where it lacks a mapped column."""
+        if not self._plain and not self._templates:
+            return row
         columns = dict(row.columns)
         for target, name in self._plain.items():
             if name not in row.columns:
@@ -166,7 +168,7 @@ def text_column(row: Row, name: str) -> str:
     return value
 
 
-def content_column(row: Row, name: str) -> str | tuple[Message, ...]:
+def content_column(row: Row, name: str) -> Content:
     """The text or the chat messages in a column. Raises BadRow where it holds neither."""
     value = row.columns.get(name)
     if isinstance(value, list | tuple):

@@ -44,6 +44,13 @@ class DataConfig(Config):
     """auto: messages are chats, text is plain; always: text becomes a user message; never: messages are errors."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template (`{enable_thinking: false}`). An error where no chat is rendered."""
+    renderer: str = Field(default="template", pattern=r"^(template|renderers(:.+)?)$")
+    """What writes chats as tokens. template: the tokenizer's chat template. renderers: the optional package of that name,
+    by the tokenizer's name, or for the family of models behind a colon (`renderers:qwen3`). An error where no chat is
+    rendered."""
+    renderer_identity: dict[str, str | None] | None = None
+    """What a run's renderer was (`Renderer.identity`), as the run's config.yaml holds it. With another one the data are
+    refused."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """A row that is wrong stops the run, or is skipped and counted by reason."""
     on_long_prompt: Literal["stop", "skip"] = "stop"
@@ -84,7 +91,13 @@ class DataConfig(Config):
 
     @model_validator(mode="after")
     def _chat_options_need_chat(self) -> DataConfig:
-        for name in ("system_prompt", "chat_template_kwargs"):
-            if self.chat == "never" and getattr(self, name):
+        if self.chat == "never":
+            for name in self.chat_options:
                 raise ValueError(f"{name} has no effect with chat='never'; take one of the two out")
         return self
+
+    @property
+    def chat_options(self) -> list[str]:
+        """The options set that only chats can follow."""
+        options: dict[str, Any] = {"system_prompt": None, "chat_template_kwargs": {}, "renderer": "template"}
+        return [name for name, unset in options.items() if getattr(self, name) != unset]

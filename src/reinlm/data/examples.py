@@ -1,42 +1,128 @@
-"""Rows to examples, for supervised fine-tuning."""
+"""Rows to examples, for supervised fine-tuning: all tokens of a data set in flat arrays."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, overload
 
+import numpy as np
+
+from reinlm.data.batching import Plan, TokenIds, usable
 from reinlm.data.columns import content_column, messages_column, text_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import drop_long, typed_rows
-from reinlm.data.prompts import UNKNOWN_CHARACTERS, PromptShaper
-from reinlm.data.rendering import Renderer, Untokenizable
-from reinlm.data.rows import BadRow, BadRows, Loaded, Row
-from reinlm.data.sources import describe
+from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
+from reinlm.data.rows import BadRow, BadRows, Row
+from reinlm.data.sources import source_name
+from reinlm.data.tasks import PromptShaper
 from reinlm.errors import InputError
-from reinlm.records import Message
+from reinlm.records import Array, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Example:
-    """Tokens to imitate, and which of them count.
+    """Tokens to imitate, and which of them count: a view into `Examples`.
 
     Example: a prompt of 3 tokens, then an answer of 2 that ends with the stop token 1:
-        Example(id="train.jsonl:1", token_ids=(5, 6, 7, 9, 1), trained=(False, False, False, True, True))
+        Example(id="train.jsonl:1", token_ids=np.array([5, 6, 7, 9, 1], np.int32), trained=np.array([0, 0, 0, 1, 1], bool))
     """
 
     id: str
     """Where it comes from. Unique within a data set."""
-    token_ids: tuple[int, ...]
-    trained: tuple[bool, ...]
-    """True for the tokens of answers, their stop token included. Same length; the first one is never trained."""
+    token_ids: Array
+    """[n] int32."""
+    trained: Array
+    """[n] bool: true for the tokens of answers, their stop token included; never for the first one."""
+
+    def __len__(self) -> int:
+        """Its tokens."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples(Sequence[Example]):
+    """Examples one behind the other in flat columns: 5 bytes a token, and no Python object for one.
+
+    Example: two examples, of 5 and of 2 tokens:
+        Examples(ids=["a.jsonl:1", "a.jsonl:2"], token_ids=np.array([5, 6, 7, 9, 1, 5, 1], np.int32),
+                 trained=np.array([0, 0, 0, 1, 1, 0, 1], bool), offsets=np.array([0, 5, 7]))
+    """
+
+    ids: Sequence[str]
+    """Where each comes from."""
+    token_ids: Array
+    """[tokens] int32."""
+    trained: Array
+    """[tokens] bool."""
+    offsets: Array
+    """[examples + 1] int64: example i has the tokens from `offsets[i]` up to `offsets[i + 1]`."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """How many rows were left out, by reason."""
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("token_ids", np.int32), ("trained", np.bool_), ("offsets", np.int64)):
+            column = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        sizes = len(self.token_ids), len(self.trained), int(self.offsets[-1])
+        if len(self.offsets) != len(self.ids) + 1 or len(set(sizes)) > 1 or self.offsets[0] != 0:
+            raise ValueError(
+                f"{len(self.ids)} ids, {len(self.offsets)} offsets that end at {sizes[2]}, {sizes[0]} token ids and "
+                f"{sizes[1]} flags do not belong together"
+            )
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Examples: ...
+    def __getitem__(self, index: int | slice) -> Example | Examples:
+        if isinstance(index, slice):
+            return self.take(range(*index.indices(len(self))))
+        place = range(len(self))[index]  # negative ones count from the end, others out of range raise IndexError
+        span = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
+        return Example(self.ids[place], self.token_ids[span], self.trained[span])
+
+    @property
+    def lengths(self) -> Array:
+        """[examples] int64: tokens of each."""
+        return np.diff(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the columns in bytes."""
+        return int(self.token_ids.nbytes + self.trained.nbytes + self.offsets.nbytes)
+
+    def take(self, indices: Sequence[int]) -> Examples:
+        """The examples of these indices, in their order, as columns of their own; `skipped` stays."""
+        chosen = np.asarray(indices, np.int64)
+        lengths = self.lengths[chosen]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][chosen] - offsets[:-1], lengths)
+        ids = [self.ids[index] for index in chosen]
+        return Examples(ids, self.token_ids[tokens], self.trained[tokens], offsets, self.skipped)
+
+
+class _Piece(NamedTuple):
+    """An example on its way into the columns."""
+
+    id: str
+    token_ids: TokenIds
+    trained: bytes
+    """A 0 or 1 for each token."""
 
 
 def load_examples(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int | None = None
-) -> Loaded[Example]:
+    config: DataConfig, tokenizer: PreTrainedTokenizerBase | Renderer, *, max_tokens: int | None = None
+) -> Examples:
     """The examples of a data set, in the order of its rows.
 
     - `prompt`+`completion` (each text or chat messages): the completion is trained.
@@ -47,91 +133,98 @@ def load_examples(
 
     Args:
         config: the data; see `DataConfig`.
-        tokenizer: the model's.
+        tokenizer: the model's, or a renderer around it.
         max_tokens: the most tokens an example may have; None for no limit. Longer ones are never cut.
 
     Raises:
         InputError: data, columns, rows or options that cannot be used, or examples over the limit, as `config` says.
     """
-    source, bad_rows, shaper = describe(config.path), BadRows(config.on_bad_row), PromptShaper(config)
+    source, bad_rows, shaper = source_name(config.path), BadRows(config.on_bad_row), PromptShaper(config)
     rows, names = typed_rows(config, "example", bad_rows)
     shaper.check_columns({name for row in rows for name in row.columns}, source)
-    renderer = Renderer(tokenizer, config.chat_template_kwargs)
-    examples: list[Example] = []
-    for row in rows:
-        try:
-            examples += _examples(row, names, shaper, renderer)
-        except BadRow as bad:
-            bad_rows.add(bad)
-        except Untokenizable as text:
-            bad_rows.add(text.in_row(row))
+    renderer = build_renderer(config, tokenizer)
+    plans = (_examples_plan(row, names, shaper, renderer) for row in rows)
+    examples = _columns(usable(rows, plans, renderer.encode, bad_rows))
     bad_rows.require_some(examples, source)
     skipped = dict(bad_rows.counts)
     if max_tokens is not None:
-        lengths, places = [len(example.token_ids) for example in examples], [example.id for example in examples]
-        on_long = config.on_long_prompt
-        kept = drop_long(lengths, places, limit=max_tokens, what="examples", on_long=on_long, source=source)
+        lengths, on_long = examples.lengths.tolist(), config.on_long_prompt
+        kept = drop_long(lengths, examples.ids, limit=max_tokens, what="examples", on_long=on_long, source=source)
         if len(kept) < len(examples):
             skipped[f"longer than {max_tokens} tokens"] = len(examples) - len(kept)
-        examples = [examples[index] for index in kept]
-    return Loaded(tuple(examples), skipped)
+            examples = examples.take(kept)
+    return replace(examples, skipped=skipped)
 
 
-def _examples(row: Row, names: tuple[str, ...], shaper: PromptShaper, renderer: Renderer) -> list[Example]:
+def _columns(found: Iterator[list[_Piece]]) -> Examples:
+    ids: list[str] = []
+    token_ids, trained, offsets = array("i"), bytearray(), array("q", [0])
+    for pieces in found:
+        for piece in pieces:
+            ids.append(piece.id)
+            token_ids.extend(piece.token_ids)
+            trained += piece.trained
+            offsets.append(len(trained))
+    # Copies, which have no room to spare behind them as growing arrays have.
+    flags = np.array(trained, np.uint8).view(np.bool_)
+    return Examples(ids, np.array(token_ids, np.int32), flags, np.array(offsets, np.int64))
+
+
+def _examples_plan(row: Row, names: tuple[str, ...], shaper: PromptShaper, renderer: Renderer) -> Plan[list[_Piece]]:
     if names == ("text",):
-        return [_text_example(row, shaper, renderer)]
+        return [(yield from _text_plan(row, shaper, renderer))]
     if names == ("messages",):
-        return _chat_examples(row.where, shaper.chat(row, messages_column(row, "messages")), 0, renderer)
+        chat = shaper.chat(row, messages_column(row, "messages"))
+        return (yield from _chat_plan(row.where, chat, 0, renderer))
     completion = content_column(row, "completion")
     prompt = shaper.shape(row, content_column(row, "prompt"), as_chat=not isinstance(completion, str))
     if isinstance(prompt, str) and isinstance(completion, str):
-        before, after = renderer.text_prompt(prompt), renderer.text_answer(prompt, completion)
+        before, after = yield from renderer.text_turn_plan(prompt, completion)
         if len(before) <= renderer.front_length:
             raise BadRow(row.where, "column 'prompt' has no tokens", hint=UNKNOWN_CHARACTERS)
         if len(after) < 2:
             raise BadRow(row.where, "column 'completion' has no tokens", hint=UNKNOWN_CHARACTERS)
-        return [_example(row.where, before, after)]
+        return [_piece(row.where, before, after)]
     answer = ({"role": "assistant", "content": completion},) if isinstance(completion, str) else completion
-    return _chat_examples(row.where, (*prompt, *answer), len(prompt), renderer)
+    return (yield from _chat_plan(row.where, (*prompt, *answer), len(prompt), renderer))
 
 
-def _text_example(row: Row, shaper: PromptShaper, renderer: Renderer) -> Example:
+def _text_plan(row: Row, shaper: PromptShaper, renderer: Renderer) -> Plan[_Piece]:
     if shaper.template is not None or shaper.config.chat == "always":
         option = "prompt_template" if shaper.template is not None else "chat: always"
         raise InputError(f"{option} is set, but {row.where} is a whole text without a prompt", hint="take it out")
     shaper.refuse_chat_options(row.where)
     front = renderer.front_length
-    ids = renderer.whole_text(text_column(row, "text"))
+    ids = yield from renderer.text_plan(text_column(row, "text"))
     if len(ids) < front + 2:
         raise BadRow(row.where, "column 'text' has no tokens", hint=UNKNOWN_CHARACTERS)
     start = max(front, 1)
-    return _example(row.where, ids[:start], ids[start:])
+    return _piece(row.where, ids[:start], ids[start:])
 
 
-def _example(where: str, before: list[int], answer: list[int]) -> Example:
-    return Example(where, (*before, *answer), (False,) * len(before) + (True,) * len(answer))
+def _piece(where: str, before: TokenIds, answer: TokenIds) -> _Piece:
+    return _Piece(where, before + answer, bytes(len(before)) + b"\1" * len(answer))
 
 
-def _chat_examples(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> list[Example]:
+def _chat_plan(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> Plan[list[_Piece]]:
     """One example for each stretch that grows without rewriting; assistant messages from `first` on are trained."""
     turns = [index for index in range(first, len(messages)) if messages[index]["role"] == "assistant"]
     if not turns:
         raise BadRow(where, "no assistant message to train on")
-    stretches: list[tuple[list[int], list[bool]]] = []
+    stretches: list[tuple[TokenIds, bytearray]] = []
     for index in turns:
         if index == 0:
             raise BadRow(
                 where, "the chat begins with an assistant message", hint="something must come before the answer"
             )
-        before = renderer.chat_prompt(where, messages[:index])
-        answer = renderer.chat_answer(where, messages[:index], messages[index])
-        known, trained = stretches[-1] if stretches else ([], [])
+        before, answer = yield from renderer.chat_turn_plan(where, messages[:index], messages[index])
+        known, trained = stretches[-1] if stretches else ([], bytearray())
         if not known or before[: len(known)] != known:
-            known, trained = [], []
+            known, trained = [], bytearray()
             stretches.append((known, trained))
-        trained += [False] * (len(before) - len(known)) + [True] * len(answer)
+        trained += bytes(len(before) - len(known)) + b"\1" * len(answer)
         known += before[len(known) :] + answer
     return [
-        Example(f"{where}#{number}" if number > 1 else where, tuple(ids), tuple(trained))
+        _Piece(f"{where}#{number}" if number > 1 else where, ids, bytes(trained))
         for number, (ids, trained) in enumerate(stretches, start=1)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from reinlm.data.columns import Kind, alternative, check_row, resolve
 from reinlm.data.config import DataConfig
 from reinlm.data.rows import BadRow, BadRows, Loaded, OnBad, Row
-from reinlm.data.sources import describe, read_source
+from reinlm.data.sources import read_source, source_name
 from reinlm.errors import InputError
 
 
@@ -44,7 +44,7 @@ def load_rows(
 
 def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[Row], tuple[str, ...]]:
     """The checked rows, and the columns of them that serve `kind`: one choice for the whole data set."""
-    source = describe(config.path)
+    source = source_name(config.path)
     rows: list[Row] = []
     for item in itertools.islice(read_source(config.path, config.split, config.subset), config.limit):
         if isinstance(item, BadRow):

@@ -1,39 +1,31 @@
 """Text and chats to tokens: what the model reads before it answers, and the answer with its stop token.
 
 One rule holds everywhere: the tokens before a trained answer are exactly those that sampling would feed. So a prompt is
-rendered and tokenised here for both, and an answer is tokenised as what follows it.
+rendered and tokenised here for both, and an answer is tokenised as what follows it. Sampled tokens are never tokenised
+again: a conversation goes on by appending to them (`Renderer.extension`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from reinlm.data.rows import BadRow, Row, one_line
+from reinlm.data.batching import Encoder, Plan, TokenIds, Untokenizable, run_plans
+from reinlm.data.config import DataConfig
+from reinlm.data.rows import BadRow, one_line
 from reinlm.errors import InputError
-from reinlm.records import Message
+from reinlm.records import Content, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MARK = "@@reinlm@@"  # stands in for an answer, to see what a chat template writes after it
-
-
-class Untokenizable(Exception):  # noqa: N818 - becomes a verdict on the row that holds the text
-    """A text that the tokenizer cannot read: it holds a character outside an alphabet without an unknown token."""
-
-    def __init__(self, text: str, message: str) -> None:
-        super().__init__(message)
-        self.text = text
-
-    def in_row(self, row: Row) -> BadRow:
-        """The verdict on the row: the column that holds the text is named where one does."""
-        names = [name for name, value in row.columns.items() if isinstance(value, str) and value and value in self.text]
-        place = f"column {names[0]!r}" if names else "the row"
-        return BadRow(
-            row.where, f"{place} cannot be tokenized", f": {self}", hint="a character is unknown to the tokenizer"
-        )
+T = TypeVar("T")
+UNKNOWN_CHARACTERS = "the tokenizer knows none of its characters"
+RULES_VERSION = "1"
+"""Rises when the same template and messages come out as other tokens."""
+_MARK = "@@reinlm@@"  # stands in for an answer, to see what a chat template writes around it
 
 
 class Renderer:
@@ -42,33 +34,138 @@ class Renderer:
     - Plain text gets the special tokens that the tokenizer puts in front (BOS), once, and none behind: an EOS behind a
       prompt would end the answer before it began.
     - A rendered chat gets none: its template writes its own.
+
+    Example: a chat of two turns, of which only new messages are tokenised:
+        history = renderer.prompt(messages, "task 1")
+        history += sampled
+        answer = renderer.parse(messages, sampled, stops)
+        history += renderer.extension("task 1", messages, history, answer, [{"role": "user", "content": "Sure?"}])
     """
+
+    name = "template"
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
-        self._tokens = lru_cache(maxsize=4)(self._tokenize)  # an example asks for its prompt's tokens repeatedly
+        self.encode = Encoder(tokenizer)
         self._front = self._front_tokens()
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._special = sorted({*special, *tokenizer.all_special_tokens})
+        self._special_ids = frozenset(tokenizer.convert_tokens_to_ids(token) for token in self._special)
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What decides the tokens of a chat beside the tokenizer: `{"name": …, "version": …, "template_sha256": …}`.
+
+        `template_sha256` is None for a tokenizer without a chat template.
+        """
+        template = self.tokenizer.chat_template
+        text = template if isinstance(template, str) else json.dumps(template, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest() if template else None
+        return {"name": self.name, "version": RULES_VERSION, "template_sha256": digest}
+
+    # ------------------------------------------------------------------------------------------------ an episode's turns
+
+    def prompt(self, content: Content, where: str) -> list[int]:
+        """Token ids that the model reads before its first answer to `content`.
+
+        Raises InputError, which names `where`, for messages that the template refuses and text that has no tokens.
+        """
+        ids = self._now(where, self.prompt_plan(where, content))
+        if len(ids) <= self.front_length:
+            raise InputError(f"{where}: the prompt has no tokens", hint=UNKNOWN_CHARACTERS)
+        return ids
+
+    def parse(self, content: Content, token_ids: Sequence[int], stops: frozenset[int]) -> str | Message:
+        """One sampled turn, as text where `content` is text and as an assistant message where it is a chat.
+
+        The stop token that closes it, one of `stops`, and all special tokens are left out.
+        """
+        text = self._decode(token_ids[:-1] if len(token_ids) and token_ids[-1] in stops else token_ids)
+        return text if isinstance(content, str) else {"role": "assistant", "content": text}
+
+    def extension(
+        self, where: str, before: Content, history: Sequence[int], answer: str | Message, new: str | Sequence[Message]
+    ) -> list[int] | None:
+        """Token ids to append to `history`, so that the model reads `new` and the opening of its next answer.
+
+        In a chat they begin with what the template writes between the sampled stop token and the next message, or with
+        the end of the turn where the answer was cut off without one. In text they are those of `new`, without BOS or EOS.
+
+        Args:
+            where: for messages.
+            before: the conversation up to the answer.
+            history: prompt and sampled tokens of everything so far in this context, the answer's last.
+            answer: what `parse` made of the answer.
+            new: text, or what the environment says: messages of any role but assistant.
+
+        Returns:
+            None where the template writes earlier turns differently now (it drops thoughts, say), or where it ends the
+            answer with another token than was sampled. The caller then starts a new segment from the prompt of all
+            messages. Spaces around an answer that a template trims count as no difference.
+
+        Raises:
+            InputError: messages that the template refuses, or text where messages belong.
+        """
+        if isinstance(before, str) and isinstance(answer, str) and isinstance(new, str):
+            return self._now(where, self._following_plan(answer, new))
+        if isinstance(before, str) or isinstance(answer, str) or isinstance(new, str):
+            raise InputError(f"{where}: a text goes on with text, a chat with messages")
+        if any(message["role"] == "assistant" for message in new):
+            raise InputError(f"{where}: an assistant message among the environment's, but the policy writes those")
+        return self._now(where, self._chat_extension_plan(where, before, history, answer, new))
+
+    # -------------------------------------------------------------------------------------------- plans for many texts
 
     @property
     def front_length(self) -> int:
         """How many special tokens stand in front of plain text."""
         return len(self._front)
 
-    def text_prompt(self, text: str) -> list[int]:
-        """Tokens of a plain text prompt."""
-        ids = self._encode(text)
-        return ids if ids[: len(self._front)] == self._front else [*self._front, *ids]
+    def prompt_plan(self, where: str, content: Content) -> Plan[TokenIds]:
+        """Tokens of a prompt, without a check that there are any."""
+        if not isinstance(content, str):
+            return (yield from self.chat_prompt_plan(where, content))
+        (ids,) = yield [content]
+        return self._with_front(ids)
 
-    def text_answer(self, prompt: str, answer: str) -> list[int]:
-        """Tokens of a plain text answer to `prompt`, with one EOS at the end."""
-        return self._with_eos(self._following(prompt, answer))
-
-    def whole_text(self, text: str) -> list[int]:
+    def text_plan(self, text: str) -> Plan[TokenIds]:
         """Tokens of a text to train on whole: the tokenizer's tokens in front, and one EOS at the end."""
-        return self._with_eos(self.text_prompt(text))
+        (ids,) = yield [text]
+        return self._with_eos(self._with_front(ids))
+
+    def text_turn_plan(self, prompt: str, answer: str) -> Plan[tuple[TokenIds, TokenIds]]:
+        """Tokens of a text prompt, and of its answer with one EOS at the end."""
+        before, after = yield from self._seam_plan(prompt, answer)
+        return self._with_front(before), self._with_eos(after)
+
+    def chat_prompt_plan(self, where: str, messages: Sequence[Message]) -> Plan[TokenIds]:
+        """Tokens of a chat up to the opening of the assistant's answer."""
+        (ids,) = yield [self.chat_text(where, messages, prompt=True)]
+        return ids
+
+    def chat_turn_plan(self, where: str, before: Sequence[Message], answer: Message) -> Plan[tuple[TokenIds, TokenIds]]:
+        """Tokens of a chat up to the opening of an answer, and of that answer up to and with the token that ends its turn.
+
+        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there.
+        A template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
+        with the prompt (a template that opens an answer with `<think>` and then cuts the thoughts out), the answer is
+        the message's content as written, followed by what ends a turn.
+        """
+        prompt = self.chat_text(where, before, prompt=True)
+        whole = self.chat_text(where, [*before, answer], prompt=False)
+        tail = self._turn_tail(where, before)
+        if whole.startswith(prompt) and whole.endswith(tail):
+            body = whole[len(prompt) : len(whole) - len(tail)]
+        elif answer.get("content"):
+            body = str(answer["content"])
+        else:
+            raise BadRow(
+                where, "the chat template rewrites an answer without content", hint="give the answer as content"
+            )
+        close = self._close(tail)
+        ids, after = yield from self._seam_plan(prompt, body + close)
+        return ids, after if close else self._with_eos(after)
 
     def chat_text(self, where: str, messages: Sequence[Message], *, prompt: bool) -> str:
         """The chat as its template writes it, with the opening of an answer where it is a prompt.
@@ -92,51 +189,76 @@ class Renderer:
         except (TemplateError, TypeError, ValueError) as error:
             raise BadRow(where, "the chat template refuses the messages", f": {one_line(str(error))}") from error
 
-    def chat_prompt(self, where: str, messages: Sequence[Message]) -> list[int]:
-        """Tokens of a chat up to the opening of the assistant's answer."""
-        return self._encode(self.chat_text(where, messages, prompt=True))
-
-    def chat_answer(self, where: str, before: Sequence[Message], answer: Message) -> list[int]:
-        """Tokens of the assistant's message after `before`, up to and with the token that ends its turn.
-
-        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there.
-        A template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
-        with the prompt (a template that opens an answer with `<think>` and then cuts the thoughts out), the answer is
-        the message's content as written, followed by what ends a turn.
-        """
+    def _chat_extension_plan(
+        self, where: str, before: Sequence[Message], history: Sequence[int], answer: Message, new: Sequence[Message]
+    ) -> Plan[TokenIds | None]:
+        content = str(answer.get("content") or "")
+        marked = {"role": "assistant", "content": _MARK}
         prompt = self.chat_text(where, before, prompt=True)
-        whole = self.chat_text(where, [*before, answer], prompt=False)
-        tail = self._turn_tail(where, before)
-        if whole.startswith(prompt) and whole.endswith(tail):
-            body = whole[len(prompt) : len(whole) - len(tail)]
-        elif answer.get("content"):
-            body = str(answer["content"])
-        else:
-            raise BadRow(
-                where, "the chat template rewrites an answer without content", hint="give the answer as content"
-            )
-        ends = [tail.index(token) + len(token) for token in self._special if token in tail]
-        if not ends:
-            return self._with_eos(self._following(prompt, body))
-        return self._following(prompt, body + tail[: min(ends)])
+        around = self.chat_text(where, [*before, marked, *new], prompt=True)
+        whole = self.chat_text(where, [*before, answer, *new], prompt=True)
+        tail = around.removeprefix(prompt + _MARK)
+        body = whole.removeprefix(prompt).removesuffix(tail)
+        if tail == around or prompt + body + tail != whole or body.strip() != content.strip():
+            return None
+        close = self._close(self._turn_tail(where, before))
+        if not tail.startswith(close):
+            return None
+        last = history[-1] if len(history) else None
+        if not close:
+            return None if last in self._special_ids else (yield from self._following_plan(content, tail))
+        ending, rest = yield from self._seam_plan(close, tail.removeprefix(close))
+        if last == ending[-1]:
+            return rest
+        return None if last in self._special_ids else [*ending, *rest]
 
     def _turn_tail(self, where: str, before: Sequence[Message]) -> str:
+        """What the template writes after the text of an answer that ends the chat."""
         marked = self.chat_text(where, [*before, {"role": "assistant", "content": _MARK}], prompt=False)
         _, found, tail = marked.rpartition(_MARK)
         if not found:
             raise BadRow(where, "the chat template leaves the answer out")
         return tail
 
-    def _following(self, prompt: str, answer: str) -> list[int]:
-        """Tokens of `answer` as they follow those of `prompt`.
+    def _close(self, tail: str) -> str:
+        """`tail` up to and with its first special token: what ends a turn. Empty where it has none."""
+        ends = [tail.index(token) + len(token) for token in self._special if token in tail]
+        return tail[: min(ends)] if ends else ""
 
-        Tokenised together where that leaves the prompt's tokens as they are, since some tokenizers mark the start of a
+    def _seam_plan(self, before: str, after: str) -> Plan[tuple[TokenIds, TokenIds]]:
+        """Tokens of `before`, and of `after` as they follow those.
+
+        Tokenised together where that leaves the tokens of `before` as they are, since some tokenizers mark the start of a
         text; apart where a token would span the seam, because sampling starts exactly there.
         """
-        before, together = self._encode(prompt), self._encode(prompt + answer)
-        return together[len(before) :] if together[: len(before)] == before else self._encode(answer)
+        ids, together = yield [before, before + after]
+        if together[: len(ids)] == ids:
+            return ids, together[len(ids) :]
+        (alone,) = yield [after]
+        return ids, alone
 
-    def _with_eos(self, ids: list[int]) -> list[int]:
+    def _following_plan(self, before: str, after: str) -> Plan[TokenIds]:
+        _, ids = yield from self._seam_plan(before, after)
+        return ids
+
+    def _now(self, where: str, plan: Plan[T]) -> T:
+        (result,) = run_plans([plan], self.encode)
+        if isinstance(result, Untokenizable):
+            raise InputError(f"{where}: cannot be tokenized: {result}", hint="a character is unknown to the tokenizer")
+        if isinstance(result, BadRow):
+            raise InputError(str(result), hint=result.hint)
+        if isinstance(result, InputError):
+            raise result
+        return result
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        ids = [int(token) for token in token_ids]
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _with_front(self, ids: TokenIds) -> TokenIds:
+        return ids if ids[: len(self._front)] == self._front else [*self._front, *ids]
+
+    def _with_eos(self, ids: TokenIds) -> TokenIds:
         eos = self.tokenizer.eos_token_id
         if eos is None:
             raise InputError(
@@ -144,19 +266,44 @@ class Renderer:
             )
         return ids if ids and ids[-1] == eos else [*ids, eos]
 
-    def _front_tokens(self) -> list[int]:
+    def _front_tokens(self) -> TokenIds:
         probe = "1"
-        bare, full = self._encode(probe), list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
-        if not bare:  # a tokenizer that does not know the probe shows its special tokens alone
+        (bare,) = self.encode([probe])
+        full = list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
+        if isinstance(bare, Untokenizable) or not bare:  # a tokenizer without the probe shows its special tokens alone
             return [token for token in full if token == self.tokenizer.bos_token_id]
         places = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
         return full[: next(places, 0)]
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self._tokens(text))
 
-    def _tokenize(self, text: str) -> tuple[int, ...]:
-        try:
-            return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        except Exception as error:  # the tokenizers library raises nothing narrower
-            raise Untokenizable(text, str(error)) from error
+def build_renderer(config: DataConfig, tokenizer: PreTrainedTokenizerBase | Renderer) -> Renderer:
+    """The renderer that `config` names, around `tokenizer`; a renderer in its place is checked and returned.
+
+    Raises:
+        InputError: a renderer that cannot be had, one with other options than `config` says, or one that is not the
+            `renderer_identity` that a run has written into `config`.
+    """
+    if isinstance(tokenizer, Renderer):
+        renderer = tokenizer
+        if renderer.template_kwargs != config.chat_template_kwargs:
+            raise InputError(
+                f"chat_template_kwargs={config.chat_template_kwargs} is set, but the renderer given has "
+                f"{renderer.template_kwargs}",
+                hint="build it with build_renderer(config, tokenizer)",
+            )
+        if config.renderer not in (renderer.name, renderer.name.partition(":")[0]):
+            raise InputError(f"renderer={config.renderer!r} is set, but the renderer given is {renderer.name!r}")
+    elif config.renderer == "template":
+        renderer = Renderer(tokenizer, config.chat_template_kwargs)
+    else:
+        from reinlm.data.packaged import PackagedRenderer
+
+        _, _, model = config.renderer.partition(":")
+        renderer = PackagedRenderer(tokenizer, config.chat_template_kwargs, model=model or None)
+    known = config.renderer_identity
+    if known is not None and known != renderer.identity:
+        raise InputError(
+            f"the run's chats were rendered by {known}, and this renderer is {renderer.identity}",
+            hint="resume with the same tokenizer, chat template and packages, or take renderer_identity out",
+        )
+    return renderer

@@ -40,7 +40,7 @@ def read_source(source: str | Sequence[Any], split: str | None = None, subset: s
             yield _row(f"data[{index}]", item)
 
 
-def describe(source: str | Sequence[Any]) -> str:
+def source_name(source: str | Sequence[Any]) -> str:
     """How messages call the source: its path or paths, or `data` for rows from Python."""
     if isinstance(source, str):
         return source

@@ -1,20 +1,27 @@
-"""Models: loading and saving them with their stop tokens, tiny ones from scratch, and log-probabilities in chunks."""
+"""Models: loading and saving them with their stop tokens, tiny ones from scratch, and the one forward pass."""
 
 from reinlm.models.critic import ValueModel
 from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer
-from reinlm.models.modules import disable_dropout
+from reinlm.models.modules import disable_dropout, training_mode
+from reinlm.models.packed import Packing, micro_batches
 from reinlm.models.reference import Reference
 from reinlm.models.saving import restore_policy, save_policy
-from reinlm.models.score import Scores, micro_batches, score
+from reinlm.models.score import score
 from reinlm.models.tiny import character_tokenizer, tiny_model, train_tokenizer
+from reinlm.models.token_model import VALUES, Anchor, Outputs, TokenModel, Want
 
 __all__ = [
+    "VALUES",
+    "Anchor",
     "LoraConfig",
     "ModelConfig",
+    "Outputs",
+    "Packing",
     "Policy",
     "Reference",
-    "Scores",
+    "TokenModel",
     "ValueModel",
+    "Want",
     "character_tokenizer",
     "disable_dropout",
     "load_policy",
@@ -25,4 +32,5 @@ __all__ = [
     "score",
     "tiny_model",
     "train_tokenizer",
+    "training_mode",
 ]

@@ -7,99 +7,84 @@ token itself.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError
+from reinlm.models.build import same_model
 from reinlm.models.heads import split_head
-from reinlm.models.score import Packing, filler, state_values
+from reinlm.models.modules import assign, whole
+from reinlm.models.token_model import TokenModel
 
 Backbone = Literal["own", "shared"]
 ADAPTER = "critic"
 
 
-class ValueModel(nn.Module):
-    """A value head on a backbone of its own, or on the policy's.
+class ValueModel:
+    """A value head on a backbone of its own, on a second adapter of the policy's, or on the policy's own backbone.
 
     Its own backbone starts as a copy of the policy's; where the policy is a LoRA adapter, it is a second adapter on the
-    same frozen weights. A shared one takes values from the policy's forward pass (`score(…, value_head=model.head)`), and
-    this module then owns the head alone. All values are 0 at first.
+    same frozen weights. A shared one takes values from the policy's forward pass. All values are 0 at first.
 
     Args:
         policy: the model whose backbone is copied or shared.
-        source: for a backbone of its own, another model to take it from, such as a reward model with the same tokens.
+        source: for a backbone of its own, another language model to take it from, such as a reward model with the same
+            tokens; it is taken as it is.
     """
 
-    def __init__(self, policy: nn.Module, backbone: Backbone = "own", source: nn.Module | None = None) -> None:
-        super().__init__()
-        self._policy: list[Any] = [policy]  # in a list, so that its weights are not this module's
-        self.adapter = backbone == "own" and source is None and hasattr(policy, "peft_config")
-        split = split_head(policy if source is None else source)
+    model: TokenModel
+    """What runs: one of its own, or the policy's, which then has the value head."""
+    adapter: str | None = None
+    """The adapter of the policy's model that it is."""
+
+    def __init__(self, policy: TokenModel, backbone: Backbone = "own", source: nn.Module | None = None) -> None:
+        lm: Any = policy.lm
+        split = split_head(lm if source is None else source)
         weight = cast("Tensor", split.head.weight)
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.head = nn.Linear(weight.shape[1], 1, dtype=dtype, device=weight.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.shared = backbone == "shared"
-        self._fill = filler(policy)
-        if backbone == "own" and not self.adapter:
-            self.backbone = copy.deepcopy(split.backbone).requires_grad_(True)
-        if self.adapter:
-            self._add_adapter(policy)
-
-    def _add_adapter(self, policy: Any) -> None:
-        if ADAPTER in policy.peft_config:
-            raise InputError(f"the policy already has an adapter named {ADAPTER}", hint="rename or remove it")
-        policy.add_adapter(ADAPTER, copy.deepcopy(policy.peft_config[policy.active_adapter]))
-        names = [n for n, _ in policy.named_parameters() if f".{ADAPTER}." in n]
-        weights = dict(policy.named_parameters())
-        self._adapter_weights = [weights[name].requires_grad_(True) for name in names]
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Its adapter in place of the policy's, through forward and backward pass; nothing where it has none."""
-        if not self.adapter:
-            yield
+        if backbone == "own" and source is None and hasattr(lm, "peft_config"):
+            self.adapter = ADAPTER
+            self._add_adapter(lm)
+        if self.shared or self.adapter:
+            policy.value_head = self.head
+            self.model = policy
             return
-        policy = self._policy[0]
-        before = policy.active_adapter
-        policy.set_adapter(ADAPTER)
-        try:
-            yield
-        finally:
-            policy.set_adapter(before)
-            for weight in self._adapter_weights:
+        own = split_head(same_model(lm) if source is None else source).backbone.requires_grad_(True)
+        self.model = TokenModel(own, value_head=self.head, packing=policy.packing, backbone_only=True)
+
+    def _add_adapter(self, lm: Any) -> None:
+        if ADAPTER in lm.peft_config:
+            raise InputError(f"the policy already has an adapter named {ADAPTER}", hint="rename or remove it")
+        lm.add_adapter(ADAPTER, copy.deepcopy(lm.peft_config[lm.active_adapter]))
+        for name, weight in lm.named_parameters():
+            if f".{ADAPTER}." in name:
                 weight.requires_grad_(True)
 
-    def trainable(self) -> list[nn.Parameter]:
-        """The head, and the backbone or adapter that is the critic's own."""
-        own = self._adapter_weights if self.adapter else []
-        return [*self.parameters(), *own]
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The head's, and those of the backbone or adapter that is the critic's own, as they are now, sharded or not."""
+        yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
+        if self.adapter:
+            mine = (weight for name, weight in self.model.lm.named_parameters() if f".{ADAPTER}." in name)
+            yield from ((f"{ADAPTER}.{index}", weight) for index, weight in enumerate(mine))
+        elif not self.shared:
+            yield from ((f"backbone.{name}", weight) for name, weight in self.model.lm.named_parameters())
 
-    def values(
-        self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], packing: Packing = "pad"
-    ) -> Tensor:
-        """[N] values of the states before the tokens at `positions`; len(sequence) is the state after the last token."""
-        borrowed = self.adapter or self.shared
-        backbone = split_head(self._policy[0]).backbone if borrowed else self.backbone
-        return state_values(backbone, self.head, sequences, positions, fill=self._fill, packing=packing)
+    def trainable(self) -> list[nn.Parameter]:
+        """What the critic's optimizer steps."""
+        return [weight for _, weight in self.named_parameters()]
 
     def learned(self) -> dict[str, Tensor]:
-        """Everything that the critic learned, its adapter included."""
-        state = dict(self.state_dict())
-        if self.adapter:
-            state |= {f"{ADAPTER}.{index}": weight.detach() for index, weight in enumerate(self._adapter_weights)}
-        return state
+        """Everything that the critic learned, whole, its adapter included."""
+        return {name: whole(weight).detach() for name, weight in self.named_parameters()}
 
-    @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """What `learned` gave."""
-        own = {name: tensor for name, tensor in state.items() if not name.startswith(f"{ADAPTER}.")}
-        self.load_state_dict(own)
-        if self.adapter:
-            for index, weight in enumerate(self._adapter_weights):
-                weight.copy_(state[f"{ADAPTER}.{index}"])
+        """Take back what `learned` gave."""
+        for name, weight in self.named_parameters():
+            assign(weight, state[name])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 _NOISE = re.compile(r"drop|jitter")
 
@@ -36,3 +39,38 @@ def disable_dropout(model: nn.Module) -> None:
         for name, value in vars(module).items():
             if isinstance(value, float) and _NOISE.search(name):
                 setattr(module, name, 0.0)
+
+
+@contextmanager
+def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Training or evaluation mode for a while; every module's own mode comes back. The only place that changes a mode."""
+    changed = [module for module in model.modules() if module.training != training]
+    for module in changed:
+        vars(module)["training"] = training  # nn.Module's own assignment is slow, and engines do this every step
+    try:
+        yield
+    finally:
+        for module in changed:
+            vars(module)["training"] = not training
+
+
+def whole(x: Tensor) -> Tensor:
+    """A tensor that is sharded over ranks in one piece, on every rank; any other as it is."""
+    gathered: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return gathered
+
+
+def sharded_like(x: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor laid out over the ranks as another one is; as it is where that is whole too."""
+    if not hasattr(like, "full_tensor") or hasattr(x, "full_tensor"):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    placed: Tensor = distribute_tensor(x.to(like.device), like.device_mesh, like.placements)
+    return placed
+
+
+@torch.no_grad()
+def assign(parameter: Tensor, value: Tensor) -> None:
+    """Give a parameter, sharded or not, the values of a whole tensor."""
+    parameter.copy_(sharded_like(value, parameter))

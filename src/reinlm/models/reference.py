@@ -1,61 +1,62 @@
-"""The model that a KL ties the policy to: a frozen copy, or, where the policy is an adapter, the policy without it."""
+"""The model that a KL ties the policy to: another model's weights, the policy's at the start, or the policy without adapter."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 from reinlm.errors import InputError
+from reinlm.models.build import same_model
+from reinlm.models.modules import assign, whole
+from reinlm.models.token_model import NO_ADAPTER, Anchor, TokenModel
 
 
 class Reference:
-    """The policy as it is now, kept as it is; a policy with a LoRA adapter shares its backbone and costs nothing.
+    """A frozen model on the policy's tokens.
+
+    By default the policy as it is now; one with a LoRA adapter shares its backbone and costs nothing.
+
+    Args:
+        policy: the policy's model.
+        source: another language model with the same tokens to be the reference, such as π_SFT, which is taken as it is.
 
     Example:
-        >>> reference = Reference(policy.model)
-        >>> with torch.no_grad(), reference.active() as model: ...
+        >>> reference = Reference(policy_model)
+        >>> learner.forward(batch, anchor=reference.anchor)
     """
 
-    def __init__(self, policy: nn.Module) -> None:
-        self._policy: Any = policy
-        self.shared = hasattr(policy, "disable_adapter")
-        self._copy = None if self.shared else copy.deepcopy(policy).eval().requires_grad_(False)
-
-    @contextmanager
-    def active(self) -> Iterator[nn.Module]:
-        """The reference as a model to run."""
-        if self._copy is not None:
-            yield self._copy
-        else:
-            with self._policy.disable_adapter():
-                yield self._policy
+    def __init__(self, policy: TokenModel, source: torch.nn.Module | None = None) -> None:
+        self._policy = policy
+        inner: Any = policy.lm
+        self.shared = source is None and hasattr(inner, "disable_adapter")
+        if self.shared:
+            self.anchor = Anchor(policy, NO_ADAPTER)
+            return
+        frozen = same_model(policy.lm) if source is None else source.requires_grad_(False)
+        self.anchor = Anchor(TokenModel(frozen, packing=policy.packing, chunk_tokens=policy.chunk_tokens))
 
     @property
-    def weights(self) -> nn.Module:
+    def weights(self) -> torch.nn.Module:
         """What its frozen weights belong to."""
-        return self._policy if self._copy is None else self._copy
+        return self.anchor.model.lm
 
     @torch.no_grad()
     def refresh(self, mix: float) -> None:
         """reference ← mix · policy + (1 - mix) · reference. TR-DPO, arXiv 2404.09656. Raises InputError for an adapter's."""
-        if self._copy is None:
+        if self.shared:
             raise InputError(
                 "a policy with a LoRA adapter has its own backbone as the reference, which cannot be refreshed",
                 hint="set training.reference_refresh=null, or train without model.lora",
             )
-        for kept, current in zip(self._copy.parameters(), self._policy.parameters(), strict=True):
+        for kept, current in zip(self.weights.parameters(), self._policy.lm.parameters(), strict=True):
             kept.lerp_(current.to(kept.dtype), mix)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Its weights, for a reference that moves."""
-        return {} if self._copy is None else dict(self._copy.named_parameters())
+        return {} if self.shared else {name: whole(weight) for name, weight in self.weights.named_parameters()}
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        for name, kept in self.state_dict().items():
-            kept.copy_(state[name])
+        if not self.shared:
+            for name, kept in self.weights.named_parameters():
+                assign(kept, state[name])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -41,8 +42,20 @@ class Feedback:
     """Outcome reward of the policy's greedy answer to each prompt; NaN: it got none."""
     log_importance: Float[Tensor, " tokens"] | None = None
     """log π_old - log π_rollout of every token."""
+    old_logprobs: Float[Tensor, " tokens"] | None = None
+    """log π_old of every token: by the trained weights at the start of the update."""
+    teacher_logprobs: Float[Tensor, " tokens"] | None = None
+    """log π_teacher of every token, given the same text before it."""
+    named_rewards: Mapping[str, Float[Tensor, " episodes"]] | None = None
+    """Outcome of every reward function by its name, before weights; NaN: it gave none. What shapers add stands here too,
+    under a name of its own, so that Σ weight · value is `rewards`."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """The weight of each of `named_rewards`."""
 
     def __post_init__(self) -> None:
+        names = set(self.named_rewards or ())
+        if names != set(self.reward_weights):
+            raise ValueError(f"named_rewards {sorted(names)} need a weight each, not {sorted(self.reward_weights)}")
         if (self.step_rewards is None) != (self.step_tokens is None):
             raise ValueError(
                 "process rewards need the tokens that they land on: give step_rewards and step_tokens, or neither"
@@ -55,23 +68,40 @@ class Feedback:
 
     def without(self, episodes: Bool[Tensor, " episodes"]) -> Feedback:
         """The same with no reward for some episodes, so that they are out of every statistic."""
-        return replace(self, rewards=torch.where(episodes, torch.nan, self.rewards))
+        named = {name: torch.where(episodes, torch.nan, x) for name, x in (self.named_rewards or {}).items()}
+        return replace(
+            self,
+            rewards=torch.where(episodes, torch.nan, self.rewards),
+            named_rewards=None if self.named_rewards is None else named,
+        )
+
+    def named(self, name: str, what: str) -> Float[Tensor, " episodes"]:
+        """The outcomes of one reward function. Raises ValueError where `what` asks for a reward that there is not."""
+        known = self.named_rewards or {}
+        if name not in known:
+            raise ValueError(
+                f"{what} reads the reward {name!r}; there are {', '.join(sorted(known)) or 'none by name'}"
+            )
+        return known[name]
 
 
-Need = Literal["critic", "group", "greedy", "importance"]
+Need = Literal["critic", "group", "greedy", "importance", "named_rewards", "teacher"]
 
 
 class Advantage:
     """Feedback of a whole collected batch -> advantage of every token [N], a constant to the policy loss.
 
-    The two attributes let contradictions be refused before anything runs.
+    The attributes let contradictions be refused before anything runs.
     """
 
     needs: frozenset[Need] = frozenset()
     """"critic": values of states; "group": more than one answer to a prompt; "greedy": the reward of each prompt's greedy
-    answer; "importance": the ratio of policy and sampler."""
+    answer; "importance": the ratio of policy and sampler; "named_rewards": the outcome of each reward function;
+    "teacher": log-probabilities of a teacher."""
     sums_rewards: bool = False
     """Whether it sums rewards over time, so that `Feedback.token_rewards` count."""
+    reads_rewards: bool = True
+    """Whether the values in `Feedback.rewards` count: where not, nothing that changes them has an effect."""
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError

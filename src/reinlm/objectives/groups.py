@@ -77,6 +77,27 @@ def length_weighted_center(
     return torch.where(rewards.isnan() | (flat | empty)[group], 0.0, deviation - shift[group])
 
 
+def group_rank(
+    rewards: Float[Tensor, " members"], group: Int[Tensor, " members"], groups: int
+) -> Float[Tensor, " members"]:
+    """A_i = (rank_i - (G + 1) / 2) / std(ranks): the place of each reward within its group, 1 for the lowest.
+
+    Equal rewards share their mean rank; the deviation is the population one. A rank keeps the order and forgets the size, so
+    one outlier moves no other. NaN rewards are left out and get 0; a group of equal rewards, or of one, gets exact zeros.
+    """
+    given = torch.nonzero(~rewards.isnan()).flatten()
+    given = given[rewards[given].argsort(stable=True)]
+    given = given[group[given].argsort(stable=True)]
+    ordered, owner = rewards[given], group[given]
+    starts = torch.ones_like(given, dtype=torch.bool)
+    starts[1:] = (owner[1:] != owner[:-1]) | ~equal(ordered[:-1], ordered[1:])
+    run = starts.cumsum(0) - 1  # rewards that are equal are one run
+    size = torch.bincount(run)
+    middle = size.cumsum(0) - (size + 1) / 2.0  # places count on from group to group, which their means take off again
+    ranks = torch.full_like(rewards, torch.nan).index_put((given,), middle.to(rewards.dtype)[run])
+    return group_standardize(ranks, group, groups, epsilon=0.0)
+
+
 def _group_deviation(
     rewards: Float[Tensor, " members"], group: Int[Tensor, " members"], groups: int
 ) -> tuple[Float[Tensor, " members"], Float[Tensor, " groups"]]:
@@ -120,8 +141,7 @@ class GroupStandardize(Advantage):
     needs = frozenset({"group"})
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0.0:
-            raise ValueError(f"epsilon must be at least 0, not {self.epsilon}")
+        _check_epsilon(self.epsilon)
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         def normalize(rewards: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -150,6 +170,49 @@ class LeaveOneOut(Advantage):
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return _group_advantages(feedback, leave_one_out)
+
+
+@choice("advantage", "group_rank")
+@dataclass(frozen=True)
+class GroupRank(Advantage):
+    """The rank of the outcome reward within the group, standardised. Outcome rewards alone: raises ValueError for others."""
+
+    needs = frozenset({"group"})
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
+        outcome_only(feedback, "a rank")
+        return _group_advantages(feedback, group_rank)
+
+
+@choice("advantage", "gdpo")
+@dataclass(frozen=True)
+class GDPO(Advantage):
+    """Every reward function standardised within the group by itself, then summed by weight, then whitened over the batch.
+
+        A_i = whiten( Σ_k weight_k · (R_{k,i} - mean_g(R_k)) / (std_g(R_k) + ε) )
+
+    GDPO, arXiv 2601.05242: a z-score of the sum gives groups of (1, 0) and (2, 0) the same advantage, this does not. The
+    batch has one number for each episode with a reward and a token. Needs `Feedback.named_rewards`; outcome rewards alone.
+    """
+
+    epsilon: float = 1e-6
+    bessel: bool = False
+    needs = frozenset({"group", "named_rewards"})
+    reads_rewards = False
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
+        outcome_only(feedback, "gdpo")
+        layout, total = feedback.layout, torch.zeros_like(feedback.rewards)
+        if feedback.named_rewards is None:
+            raise ValueError("gdpo standardises each reward function by itself: Feedback.named_rewards is missing")
+        for name, rewards in feedback.named_rewards.items():
+            scores = group_standardize(rewards, layout.group_of_episode, layout.groups, self.epsilon, self.bessel)
+            total = total + feedback.reward_weights[name] * scores
+        scored = ~feedback.rewards.isnan() & (layout.count("episode") > 0)
+        return layout.expand(total.new_zeros(total.shape).masked_scatter(scored, whiten(total[scored])), "episode")
 
 
 @choice("advantage", "length_weighted")
@@ -188,6 +251,23 @@ class GreedyBaseline(Advantage):
         difference = feedback.rewards - baseline
         same = equal(torch.minimum(feedback.rewards, baseline), torch.maximum(feedback.rewards, baseline))
         return layout.expand(torch.where(same | difference.isnan(), 0.0, difference), "episode")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not epsilon >= 0.0:
+        raise ValueError(f"epsilon must be at least 0, not {epsilon}")
+
+
+def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, " items"]:
+    """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
+
+    The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
+    """
+    if not x.numel() or bool(equal(*x.aminmax())):
+        return torch.zeros_like(x) if shift_mean else x
+    mean = x.mean()
+    whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)
+    return whitened if shift_mean else whitened + mean
 
 
 def outcome_only(feedback: Feedback, what: str) -> None:

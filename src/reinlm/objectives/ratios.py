@@ -108,6 +108,20 @@ class SequenceRatio(PooledRatio):
         return signals.layout.expand(signals.layout.mean(log_ratio, "sequence"), "sequence")
 
 
+@choice("ratio", "sequence_product")
+@dataclass(frozen=True)
+class SequenceProductRatio(PooledRatio):
+    """ρ_i = exp( Σ_t log π_θ/π_old ): the ratio of whole answers, at each of their tokens.
+
+    The exact importance weight of a sequence. The deviation of its logarithm grows as the root of the length, where that of
+    `SequenceRatio` falls as its inverse, and so does the share of sequences that a clip stops. The sum is clamped to ±20.
+    """
+
+    def __call__(self, logprobs: Float[Tensor, " tokens"], signals: Signals) -> Float[Tensor, " tokens"]:
+        log_ratio = token_log_ratio(logprobs, signals, self.against)
+        return signals.layout.expand(exponent(signals.layout.sum(log_ratio, "sequence")), "sequence")
+
+
 @choice("ratio", "sequence_token")
 @dataclass(frozen=True)
 class SequenceTokenRatio(PooledRatio):

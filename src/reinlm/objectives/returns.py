@@ -2,7 +2,8 @@
 
 Everywhere: `next_values` V'_t is the value of the true successor of step t (for a truncated step the final observation's,
 not the reset one's). `terminated` ends the bootstrap and the recursion, `truncated` the recursion alone, and the end of
-the tensor ends the recursion too. Discount γ and smoothing λ are in [0, 1]; a λ may be a tensor that broadcasts over a row.
+the tensor ends the recursion too. `gamma` γ and `gae_lambda` λ are in [0, 1]; a λ may be a
+tensor that broadcasts over a row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def check_fraction(name: str, value: float | Tensor) -> None:
 
 
 @overload
-def td_errors(rewards: float, values: float, next_values: float, terminated: bool, *, discount: float) -> float: ...
+def td_errors(rewards: float, values: float, next_values: float, terminated: bool, *, gamma: float) -> float: ...
 
 
 @overload
@@ -36,7 +37,7 @@ def td_errors(
     next_values: Float[Tensor, " *shape"],
     terminated: Bool[Tensor, " *shape"],
     *,
-    discount: float | Float[Tensor, " *discounts"],
+    gamma: float | Float[Tensor, " *discounts"],
 ) -> Float[Tensor, " *shape"]: ...
 
 
@@ -46,16 +47,16 @@ def td_errors(
     next_values: float | Float[Tensor, " *shape"],
     terminated: bool | Bool[Tensor, " *shape"],
     *,
-    discount: float | Float[Tensor, " *discounts"],
+    gamma: float | Float[Tensor, " *discounts"],
 ) -> float | Float[Tensor, " *shape"]:
     """δ_t = R_t + γ (1 - terminated_t) V'_t - V_t. Sutton & Barto (2018) eq. 6.5.
 
-    Of tensors of one shape, or of plain numbers: the step of a table. A discount may be a tensor too, one for each item.
+    Of tensors of one shape, or of plain numbers: the step of a table. `gamma` may be a tensor too, one for each item.
     """
-    check_fraction("discount", discount)
+    check_fraction("gamma", gamma)
     if isinstance(terminated, Tensor):
-        return rewards + discount * torch.where(terminated, 0.0, next_values) - values
-    return rewards + discount * (0.0 if terminated else next_values) - values
+        return rewards + gamma * torch.where(terminated, 0.0, next_values) - values
+    return rewards + gamma * (0.0 if terminated else next_values) - values
 
 
 def gae(
@@ -65,8 +66,8 @@ def gae(
     terminated: Bool[Tensor, " steps *batch"],
     truncated: Bool[Tensor, " steps *batch"],
     *,
-    discount: float,
-    smoothing: float | Float[Tensor, " *lambdas"],
+    gamma: float,
+    gae_lambda: float | Float[Tensor, " *lambdas"],
 ) -> Float[Tensor, " steps *batch"]:
     """Generalised advantage estimation, arXiv 1506.02438 eq. 16.
 
@@ -74,11 +75,11 @@ def gae(
         A_t = δ_t + γ λ (1 - terminated_t)(1 - truncated_t) A_{t+1}
 
     λ = 0 is one-step TD, λ = 1 Monte Carlo with a baseline. The returns that a critic learns are A + V.
-    Raises ValueError for `discount` (γ) or `smoothing` (λ) outside [0, 1].
+    Raises ValueError for `gamma` (γ) or `gae_lambda` (λ) outside [0, 1].
     """
-    check_fraction("smoothing", smoothing)
-    delta = td_errors(rewards, values, next_values, terminated, discount=discount)
-    return _accumulate(delta, discount * smoothing * (~(terminated | truncated)).to(delta.dtype))
+    check_fraction("gae_lambda", gae_lambda)
+    delta = td_errors(rewards, values, next_values, terminated, gamma=gamma)
+    return _accumulate(delta, gamma * gae_lambda * (~(terminated | truncated)).to(delta.dtype))
 
 
 def lambda_returns(
@@ -87,8 +88,8 @@ def lambda_returns(
     terminated: Bool[Tensor, " steps *batch"],
     truncated: Bool[Tensor, " steps *batch"],
     *,
-    discount: float,
-    smoothing: float | Float[Tensor, " *lambdas"],
+    gamma: float,
+    gae_lambda: float | Float[Tensor, " *lambdas"],
 ) -> Float[Tensor, " steps *batch"]:
     """The λ-return, Sutton & Barto (2018) eq. 12.18; where V'_t = V_{t+1} it is `gae` + V.
 
@@ -96,13 +97,13 @@ def lambda_returns(
 
     λ = 1 with all values 0 is the discounted return. Raises ValueError for γ or λ outside [0, 1].
     """
-    check_fraction("discount", discount)
-    check_fraction("smoothing", smoothing)
+    check_fraction("gamma", gamma)
+    check_fraction("gae_lambda", gae_lambda)
     ends = terminated | truncated
     ends = ends.index_fill(0, torch.tensor([len(ends) - 1], device=ends.device), True) if len(ends) else ends
     bootstrap = torch.where(terminated, 0.0, next_values)
-    mixed = rewards + discount * torch.where(ends, bootstrap, (1.0 - smoothing) * bootstrap)
-    return _accumulate(mixed, discount * smoothing * (~ends).to(mixed.dtype))
+    mixed = rewards + gamma * torch.where(ends, bootstrap, (1.0 - gae_lambda) * bootstrap)
+    return _accumulate(mixed, gamma * gae_lambda * (~ends).to(mixed.dtype))
 
 
 def n_step_returns(
@@ -111,7 +112,7 @@ def n_step_returns(
     terminated: Bool[Tensor, " steps *batch"],
     truncated: Bool[Tensor, " steps *batch"],
     *,
-    discount: float,
+    gamma: float,
     n: int,
 ) -> Float[Tensor, " steps *batch"]:
     """n rewards and then the value, Sutton & Barto (2018) eq. 7.1; fewer where the recursion ends earlier.
@@ -120,17 +121,17 @@ def n_step_returns(
 
     Raises ValueError for n < 1 or γ outside [0, 1].
     """
-    check_fraction("discount", discount)
+    check_fraction("gamma", gamma)
     if n < 1:
         raise ValueError(f"n-step returns need n of at least 1, not {n}")
-    one = rewards + discount * torch.where(terminated, 0.0, next_values)
+    one = rewards + gamma * torch.where(terminated, 0.0, next_values)
     if not len(one):
         return one
     ends = terminated | truncated
     ends = ends.index_fill(0, torch.tensor([len(ends) - 1], device=ends.device), True)
     returns = one
     for _ in range(min(n, len(one)) - 1):
-        returns = torch.where(ends, one, rewards + discount * returns.roll(-1, dims=0))
+        returns = torch.where(ends, one, rewards + gamma * returns.roll(-1, dims=0))
     return returns
 
 
@@ -142,8 +143,8 @@ def vtrace(
     terminated: Bool[Tensor, " steps *batch"],
     truncated: Bool[Tensor, " steps *batch"],
     *,
-    discount: float,
-    smoothing: float = 1.0,
+    gamma: float,
+    gae_lambda: float = 1.0,
     value_cap: float = 1.0,
     trace_cap: float = 1.0,
     policy_cap: float = 1.0,
@@ -157,21 +158,21 @@ def vtrace(
     `log_ratios` are log π - log μ, constants. On-policy, with the default caps, v is the λ-return and A its one-step
     advantage. Returns (v, A). Raises ValueError for γ or λ outside [0, 1], or a cap that is not above 0.
     """
-    check_fraction("smoothing", smoothing)
+    check_fraction("gae_lambda", gae_lambda)
     for name, cap in (("value_cap", value_cap), ("trace_cap", trace_cap), ("policy_cap", policy_cap)):
         if not cap > 0.0:
             raise ValueError(f"vtrace: {name} must be more than 0, not {cap}")
     importance = exponent(log_ratios).exp()
-    delta = importance.clamp(max=value_cap) * td_errors(rewards, values, next_values, terminated, discount=discount)
+    delta = importance.clamp(max=value_cap) * td_errors(rewards, values, next_values, terminated, gamma=gamma)
     goes_on = ~(terminated | truncated)
-    traces = smoothing * importance.clamp(max=trace_cap)
-    correction = _accumulate(delta, discount * traces * goes_on.to(delta.dtype))
+    traces = gae_lambda * importance.clamp(max=trace_cap)
+    correction = _accumulate(delta, gamma * traces * goes_on.to(delta.dtype))
     targets = values + correction
     if not len(targets):
         return targets, targets
     inside = goes_on.index_fill(0, torch.tensor([len(goes_on) - 1], device=goes_on.device), False)
     following = torch.where(inside, targets.roll(-1, dims=0), torch.where(terminated, 0.0, next_values))
-    return targets, importance.clamp(max=policy_cap) * (rewards + discount * following - values)
+    return targets, importance.clamp(max=policy_cap) * (rewards + gamma * following - values)
 
 
 def _accumulate(

@@ -12,7 +12,7 @@ from torch import Tensor
 from reinlm.objectives.layout import Layout
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, Shaped
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Signals:
     """By the sampling engine."""
     ref_logprobs: Float[Tensor, " tokens"] | None = None
     """By the reference model."""
+    teacher_logprobs: Float[Tensor, " tokens"] | None = None
+    """By a teacher."""
     correction: Float[Tensor, " tokens"] | None = None
     """What multiplies the gated loss of each token, for samples of another policy."""
     selected: Bool[Tensor, " tokens"] | None = None
@@ -37,15 +39,15 @@ class Signals:
     """What the critic learns to predict."""
     old_values: Float[Tensor, " tokens"] | None = None
     """By the critic's weights at the start of the update."""
+    columns: Mapping[str, Shaped[Tensor, " tokens"]] = field(default_factory=dict)
+    """Further constants of each token by name, such as `loss_weight`, for loss terms."""
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Tensor):
-                if value.shape != (self.layout.tokens,):
-                    raise ValueError(f"{item.name} has shape {tuple(value.shape)} for {self.layout.tokens} tokens")
-                if value.requires_grad:
-                    raise ValueError(f"{item.name} carries a gradient; the log-probabilities alone may: detach it")
+        for name, value in (*self._fields().items(), *self.columns.items()):
+            if value.shape != (self.layout.tokens,):
+                raise ValueError(f"{name} has shape {tuple(value.shape)} for {self.layout.tokens} tokens")
+            if value.requires_grad:
+                raise ValueError(f"{name} carries a gradient; the log-probabilities alone may: detach it")
 
     def select(self, sequences: Int[Tensor, " chosen"]) -> Signals:
         """The signals of some sequences, weights unchanged."""
@@ -56,10 +58,14 @@ class Signals:
         """The same signals on another device, in the dtype of the log-probabilities there."""
         return self._map(self.layout.to(device), lambda x: x.to(device, dtype if x.is_floating_point() else x.dtype))
 
-    def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
+    def _fields(self) -> dict[str, Tensor]:
         named = {item.name: getattr(self, item.name) for item in fields(self)}
-        changed: dict[str, Any] = {name: change(x) for name, x in named.items() if isinstance(x, Tensor)}
-        return replace(self, layout=layout, **changed)
+        return {name: x for name, x in named.items() if isinstance(x, Tensor)}
+
+    def _map(self, layout: Layout, change: Callable[[Tensor], Tensor]) -> Signals:
+        changed: dict[str, Any] = {name: change(x) for name, x in self._fields().items()}
+        columns = {name: change(x) for name, x in self.columns.items()}
+        return replace(self, layout=layout, columns=columns, **changed)
 
 
 @dataclass(frozen=True)
@@ -84,3 +90,5 @@ class Loss:
 
     value: Float[Tensor, ""]
     metrics: Metrics
+    tokens: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per-token quantities [N] by name, detached: what a log of the update shows."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reinlm.objectives.advantages import Advantage, Feedback, Need
-from reinlm.objectives.groups import equal
+from reinlm.objectives.groups import whiten
 from reinlm.objectives.layout import Layout
 from reinlm.objectives.registry import choice, nested
 from reinlm.objectives.returns import check_fraction, gae, lambda_returns, n_step_returns, vtrace
@@ -78,12 +78,12 @@ def _tokens(padded: Tensor, feedback: Feedback) -> Float[Tensor, " tokens"]:
 
 
 def discounted_returns(
-    rewards: Float[Tensor, " tokens"], layout: Layout, discount: float = 1.0
+    rewards: Float[Tensor, " tokens"], layout: Layout, gamma: float = 1.0
 ) -> Float[Tensor, " tokens"]:
-    """G_t = R_t + discount · G_{t+1} within every episode: the λ-return with λ = 1 and no values."""
+    """G_t = R_t + gamma · G_{t+1} within every episode: the λ-return with λ = 1 and no values."""
     padded = layout.pad(rewards, "episode")
     never = torch.zeros_like(padded, dtype=torch.bool)
-    returns = lambda_returns(padded, torch.zeros_like(padded), never, never, discount=discount, smoothing=1.0)
+    returns = lambda_returns(padded, torch.zeros_like(padded), never, never, gamma=gamma, gae_lambda=1.0)
     return layout.unpad(returns, "episode")
 
 
@@ -92,14 +92,14 @@ def discounted_returns(
 class Returns(Advantage):
     """The discounted return from each token on, against no baseline. REINFORCE, Williams 1992."""
 
-    discount: float = 1.0
+    gamma: float = 1.0
     sums_rewards = True
 
     def __post_init__(self) -> None:
-        check_fraction("returns: discount", self.discount)
+        check_fraction("returns: gamma", self.gamma)
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
-        returns = discounted_returns(landed_rewards(feedback), feedback.layout, self.discount)
+        returns = discounted_returns(landed_rewards(feedback), feedback.layout, self.gamma)
         return torch.where(feedback.given, returns, 0.0)
 
 
@@ -108,41 +108,41 @@ class Returns(Advantage):
 class GAE(Advantage):
     """Generalised advantage estimation with a critic, arXiv 1506.02438.
 
-    The critic learns A + V with its own λ (decoupled GAE, VC-PPO, arXiv 2503.01491: `critic_smoothing=1`), by default the
+    The critic learns A + V with its own λ (decoupled GAE, VC-PPO, arXiv 2503.01491: `critic_lambda=1`), by default the
     same. With `length_adaptive` α the policy's λ is 1 - 1 / (α · L), clamped to [0, 1], for an episode of L chosen tokens,
-    in place of `smoothing` (VAPO, arXiv 2504.05118, α = 0.05).
+    in place of `gae_lambda` (VAPO, arXiv 2504.05118, α = 0.05).
     """
 
-    discount: float = 1.0
-    smoothing: float = 0.95
-    critic_smoothing: float | None = None
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    critic_lambda: float | None = None
     length_adaptive: float | None = None
     bootstrap_truncated: bool = True
     needs = frozenset({"critic"})
     sums_rewards = True
 
     def __post_init__(self) -> None:
-        check_fraction("gae: discount", self.discount)
-        check_fraction("gae: smoothing", self.smoothing)
-        if self.critic_smoothing is not None:
-            check_fraction("gae: critic_smoothing", self.critic_smoothing)
+        check_fraction("gae: gamma", self.gamma)
+        check_fraction("gae: gae_lambda", self.gae_lambda)
+        if self.critic_lambda is not None:
+            check_fraction("gae: critic_lambda", self.critic_lambda)
         if self.length_adaptive is not None and not self.length_adaptive > 0.0:
             raise ValueError(f"gae: length_adaptive must be more than 0, not {self.length_adaptive}")
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
-        return self._estimate(feedback, self._policy_smoothing(feedback.layout))
+        return self._estimate(feedback, self._policy_lambda(feedback.layout))
 
     def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
-        own = self._policy_smoothing(feedback.layout) if self.critic_smoothing is None else self.critic_smoothing
+        own = self._policy_lambda(feedback.layout) if self.critic_lambda is None else self.critic_lambda
         advantages = self._estimate(feedback, own)
         return advantages + cast("Tensor", feedback.values)
 
-    def _policy_smoothing(self, layout: Layout) -> float | Float[Tensor, " episodes"]:
+    def _policy_lambda(self, layout: Layout) -> float | Float[Tensor, " episodes"]:
         if self.length_adaptive is None:
-            return self.smoothing
-        return adaptive_smoothing(layout.count("episode"), self.length_adaptive)
+            return self.gae_lambda
+        return adaptive_lambda(layout.count("episode"), self.length_adaptive)
 
-    def _estimate(self, feedback: Feedback, smoothing: float | Tensor) -> Float[Tensor, " tokens"]:
+    def _estimate(self, feedback: Feedback, gae_lambda: float | Tensor) -> Float[Tensor, " tokens"]:
         s = _trajectories(feedback, "GAE", self.bootstrap_truncated)
         padded = gae(
             s.rewards,
@@ -150,13 +150,13 @@ class GAE(Advantage):
             s.next_values,
             s.terminated,
             s.truncated,
-            discount=self.discount,
-            smoothing=smoothing,
+            gamma=self.gamma,
+            gae_lambda=gae_lambda,
         )
         return _tokens(padded, feedback)
 
 
-def adaptive_smoothing(lengths: Int[Tensor, " episodes"], alpha: float) -> Float[Tensor, " episodes"]:
+def adaptive_lambda(lengths: Int[Tensor, " episodes"], alpha: float) -> Float[Tensor, " episodes"]:
     """λ = 1 - 1 / (α · L), clamped to [0, 1]; float64. VAPO, arXiv 2504.05118."""
     return (1.0 - 1.0 / (alpha * lengths.double().clamp(min=1.0))).clamp(0.0, 1.0)
 
@@ -167,13 +167,13 @@ class NStep(Advantage):
     """n rewards, then the critic's value, minus the value of the state. A3C, arXiv 1602.01783."""
 
     n: int
-    discount: float = 1.0
+    gamma: float = 1.0
     bootstrap_truncated: bool = True
     needs = frozenset({"critic"})
     sums_rewards = True
 
     def __post_init__(self) -> None:
-        check_fraction("n_step: discount", self.discount)
+        check_fraction("n_step: gamma", self.gamma)
         if self.n < 1:
             raise ValueError(f"n_step: n must be at least 1, not {self.n}")
 
@@ -185,7 +185,7 @@ class NStep(Advantage):
 
     def _returns(self, feedback: Feedback, baseline: Callable[[_Steps], Tensor]) -> Float[Tensor, " tokens"]:
         s = _trajectories(feedback, "n-step", self.bootstrap_truncated)
-        returns = n_step_returns(s.rewards, s.next_values, s.terminated, s.truncated, discount=self.discount, n=self.n)
+        returns = n_step_returns(s.rewards, s.next_values, s.terminated, s.truncated, gamma=self.gamma, n=self.n)
         return _tokens(returns - baseline(s), feedback)
 
 
@@ -194,8 +194,8 @@ class NStep(Advantage):
 class VTrace(Advantage):
     """Off-policy targets with truncated importance weights of the sampler. IMPALA, arXiv 1802.01561."""
 
-    discount: float = 1.0
-    smoothing: float = 1.0
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
     value_cap: float = 1.0
     trace_cap: float = 1.0
     policy_cap: float = 1.0
@@ -204,8 +204,8 @@ class VTrace(Advantage):
     sums_rewards = True
 
     def __post_init__(self) -> None:
-        check_fraction("vtrace: discount", self.discount)
-        check_fraction("vtrace: smoothing", self.smoothing)
+        check_fraction("vtrace: gamma", self.gamma)
+        check_fraction("vtrace: gae_lambda", self.gae_lambda)
         for name in ("value_cap", "trace_cap", "policy_cap"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"vtrace: {name} must be more than 0, not {getattr(self, name)}")
@@ -227,24 +227,12 @@ class VTrace(Advantage):
             s.next_values,
             s.terminated,
             s.truncated,
-            discount=self.discount,
-            smoothing=self.smoothing,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
             value_cap=self.value_cap,
             trace_cap=self.trace_cap,
             policy_cap=self.policy_cap,
         )
-
-
-def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, " items"]:
-    """(x - μ) / sqrt(var + 1e-8); with `shift_mean=False` μ is added back, as for reward whitening.
-
-    The population variance, or with `bessel` the sample one. Equal items, a single one among them, are only centred: exact 0.
-    """
-    if not x.numel() or bool(equal(*x.aminmax())):
-        return torch.zeros_like(x) if shift_mean else x
-    mean = x.mean()
-    whitened = (x - mean) * torch.rsqrt(x.var(correction=int(bessel)) + 1e-8)
-    return whitened if shift_mean else whitened + mean
 
 
 @choice("advantage", "whitened")
@@ -274,6 +262,10 @@ class Whitened(Advantage):
     @property
     def sums_rewards(self) -> bool:  # type: ignore[override]
         return self.advantage.sums_rewards
+
+    @property
+    def reads_rewards(self) -> bool:  # type: ignore[override]
+        return self.advantage.reads_rewards
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         advantages, layout = self.advantage(feedback), feedback.layout

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from reinlm.errors import InputError, nearest
-from reinlm.rewards.values import describe
+from reinlm.errors import InputError, error_line, nearest
 
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
 """What every reward function may take, beside the columns of the data."""
@@ -95,7 +94,7 @@ def load(source: Source) -> Callable[..., Any]:
     try:
         module = _import_file(source.place) if file else importlib.import_module(source.place)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{source.place} cannot be imported: {describe(error, file)}") from error
+        raise InputError(f"{source.place} cannot be imported: {error_line(error, file)}") from error
     function = getattr(module, source.function, None)
     if function is None:
         names = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import os
-import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
 from reinlm.config import build
-from reinlm.errors import InputError, RunError
-from reinlm.records import Prompt, RewardEvent, Rollout, RolloutGroup, ScoredGroup
+from reinlm.errors import InputError, ReinlmError, RunError
+from reinlm.records import Prompt, RewardEvent, RolloutGroup, ScoredGroup
 from reinlm.rewards.builtin import Builtin, builtin
-from reinlm.rewards.functions import ALWAYS, Parameters, file_of, invoke, load, parameters_of
-from reinlm.rewards.processes import Job, Outcome, Pool
+from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, argument, load_into, messages
+from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
-from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, describe, read_result
-from reinlm.rewards.worker import IN_WORKER
+from reinlm.rewards.values import Failure, TrainerState
+from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.worker import IN_WORKER, WorkerError
 
-_BUILTIN_LANE = "builtin"
+_CallMode = Literal["group", "batch"]
 
 
 @dataclass(frozen=True)
@@ -36,43 +40,12 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """An answer to score, and where it belongs."""
+class _Begun:
+    """A call that was made or waits in its lane."""
 
-    group: int
-    index: int
-    of: int
-    rollout: Rollout
-
-    def __str__(self) -> str:
-        return f"{self.rollout.prompt.id}, answer {self.index + 1} of {self.of}"
-
-
-@dataclass(frozen=True)
-class _Reward:
-    """A reward that is ready to be called: `function` here, or the choice's source in a worker."""
-
-    key: int
-    choice: Choice
-    function: Callable[..., Any] | None
-    parameters: Parameters | None
-    """None for a built-in reward."""
-    lane: str
-    in_worker: bool
-
-    @property
-    def name(self) -> str:
-        return self.choice.name
-
-    def arguments(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """The names of what it is passed; an `InputError` names the reward and what it lacks."""
-        try:
-            if isinstance(self.function, Builtin):
-                return ("completions", "completion_ids", *self.function.columns(columns))
-            assert self.parameters is not None
-            return self.parameters.chosen(columns)
-        except InputError as error:
-            raise _about(self.name, error) from error
+    reward: Reward
+    samples: Sequence[Sample]
+    future: Future[list[Events]]
 
 
 class RewardSet:
@@ -83,12 +56,14 @@ class RewardSet:
             scored = rewards.score(groups, TrainerState(global_step=3, max_steps=100))
     """
 
-    def __init__(self, rewards: Sequence[_Reward], pool: Pool, *, time_limit: float | None, stop: bool) -> None:
+    def __init__(
+        self, rewards: Sequence[Reward], lanes: Sequence[Lane], *, time_limit: float | None, stop: bool, call: _CallMode
+    ) -> None:
         self._rewards = tuple(rewards)
-        self._pool = pool
         self._limit = time_limit
         self._stop = stop
-        self._finalizer = weakref.finalize(self, pool.close)
+        self._call = call
+        self._finalizer = weakref.finalize(self, _close, lanes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,55 +76,61 @@ class RewardSet:
         return {reward.name: reward.choice.weight for reward in self._rewards}
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Raise `InputError` where a reward needs a column that these prompts, or one of them, do not have."""
-        if not prompts:
-            return
+        """Raise `InputError` where a reward needs a column that these prompts, or one of them, do not have.
+
+        Also where a reward in a worker process takes a column with values that cannot be sent there.
+        """
         columns = _columns(prompts)
-        for reward in self._rewards:
-            for name in reward.arguments(columns):
-                if not isinstance(reward.function, Builtin) or name in ALWAYS:
-                    continue
-                for prompt in prompts:
-                    if prompt.columns.get(name) is None:
-                        raise InputError(f"reward {reward.name!r}: {prompt.id} has no value in the column {name!r}")
+        self._require(prompts, columns)
+        for name in (*columns, "prompts"):
+            taking = [
+                reward for reward in self._rewards if prompts and reward.in_worker and name in reward.names(columns)
+            ]
+            for prompt in prompts if taking else ():
+                taking[0].encode(name, messages(prompt.content) if name == "prompts" else prompt.columns.get(name))
 
     def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored:
         """The rewards of every rollout, as events in the order of the rewards.
+
+        A function is called once for each group, in order, or with `call="batch"` once for all groups. Either way the
+        columns of a call are those of all groups together.
 
         A rollout whose end is `error` is not scored. An answer that a reward failed on raises `RunError`, which names
         both; with `on_error="skip"` it is left without any event, and counted. A function that overruns its limit in
         this process raises `RunError` in either case, because it cannot be stopped.
         """
-        if not self._finalizer.alive:
-            raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
-        self.check([group.prompt for group in groups])
-        samples = [
-            _Sample(number, index, len(group.rollouts), rollout)
-            for number, group in enumerate(groups)
-            for index, rollout in enumerate(group.rollouts)
-            if rollout.end != "error"
-        ]
-        events: dict[tuple[int, int], list[RewardEvent]] = {(s.group, s.index): [] for s in samples}
-        failures = dict.fromkeys(self.names, 0)
-        messages: dict[str, str] = {}
-        failed: set[tuple[int, int]] = set()
-        for reward, entries in self._entries(samples, state or TrainerState()):
-            for sample, entry in zip(samples, entries, strict=True):
-                found = _events(reward, entry, sample)
-                if isinstance(found, Failure):
-                    self._fail(reward, found)
-                    failures[reward.name] += 1
-                    messages.setdefault(reward.name, f"reward {reward.name!r} {found.text}")
-                    failed.add((sample.group, sample.index))
-                else:
-                    events[sample.group, sample.index] += found
-        for place in failed:
-            events[place] = []
-        scored = [
-            ScoredGroup(group, tuple(tuple(events.get((number, index), ())) for index in range(len(group.rollouts))))
-            for number, group in enumerate(groups)
-        ]
-        return Scored(scored, failures, messages)
+        begun = self._begin(groups, state, _columns([group.prompt for group in groups]))
+        futures = [call.future for call in begun]
+        try:
+            done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION).done
+            for future in futures:
+                if future in done and (error := future.exception()) is not None:
+                    raise error
+            return self._scored(groups, begun)
+        finally:
+            _cancel(begun)
+
+    def score_group(
+        self, group: RolloutGroup, state: TrainerState | None = None, *, columns: Sequence[str] | None = None
+    ) -> Coroutine[Any, Any, Scored]:
+        """`score` for one group, to be awaited; the event loop is free meanwhile.
+
+        The calls queue at once, so every function is called in the order of the calls of this method. A function that
+        runs in this process without a time limit is called before it returns.
+
+        Args:
+            columns: those of the data set, where not every row has all; None: those of this group's prompt.
+
+        Raises:
+            InputError: the rewards were built with `call="batch"`.
+        """
+        if self._call == "batch":
+            raise InputError(
+                "reward.call=batch asks for one call for all groups of a step, so one group cannot be scored alone",
+                hint="set reward.call=group, or call score() with all groups",
+            )
+        begun = self._begin([group], state, _columns([group.prompt]) if columns is None else columns)
+        return self._finish([group], begun)
 
     def close(self) -> None:
         """End the worker processes; the set cannot score any more. Closing twice does nothing."""
@@ -163,68 +144,92 @@ class RewardSet:
     ) -> None:
         self.close()
 
-    def _entries(self, samples: Sequence[_Sample], state: TrainerState) -> list[tuple[_Reward, list[Entry]]]:
-        """What each reward says of each sample. The workers' calls all go out at once; those of this process follow."""
-        if not samples:
-            return []
-        columns = _columns([sample.rollout.prompt for sample in samples])
-        calls = {reward.key: _calls(reward, samples, columns, state) for reward in self._rewards}
-        jobs = [
-            Job(reward.key, reward.choice.source, reward.lane, self._limit, arguments, len(part))
+    def _require(self, prompts: Sequence[Prompt], columns: Sequence[str]) -> None:
+        for reward in self._rewards if prompts else ():
+            for name in reward.names(columns):
+                if not isinstance(reward.function, Builtin) or name in ALWAYS:
+                    continue
+                for prompt in prompts:
+                    if prompt.columns.get(name) is None:
+                        raise InputError(f"reward {reward.name!r}: {prompt.id} has no value in the column {name!r}")
+
+    def _begin(
+        self, groups: Sequence[RolloutGroup], state: TrainerState | None, columns: Sequence[str]
+    ) -> list[_Begun]:
+        """Queue all calls of all rewards; then make those that need no queue."""
+        if not self._finalizer.alive:
+            raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
+        self._require([group.prompt for group in groups], columns)
+        samples = [
+            [
+                Sample(number, index, len(group.rollouts), rollout)
+                for index, rollout in enumerate(group.rollouts)
+                if rollout.end != "error"
+            ]
+            for number, group in enumerate(groups)
+        ]
+        parts = [[sample for part in samples for sample in part]] if self._call == "batch" else samples
+        calls = [
+            (reward, call)
+            for part in parts
+            if part
             for reward in self._rewards
-            if reward.in_worker and reward.choice.source is not None and self._limit is not None
-            for part, arguments in calls[reward.key]
+            for call in self._calls(reward, part, columns, state or TrainerState())
         ]
-        outcomes = iter(self._pool.run(jobs, stop_early=self._stop))
-        entries = []
-        for reward in self._rewards:
-            found: list[Entry] = []
-            for part, arguments in calls[reward.key]:
-                outcome = next(outcomes) if reward.in_worker else self._call_here(reward, arguments, len(part))
-                found += self._spread(reward, part, outcome)
-            entries.append((reward, found))
-        return entries
+        tasks = [(reward, call, reward.task(call)) for reward, call in calls]
+        begun: dict[int, _Begun] = {}
+        try:
+            for index, (reward, call, task) in enumerate(tasks):
+                if reward.lane is not None:
+                    begun[index] = _Begun(reward, call.samples, reward.lane.submit(task))
+            for index, (reward, call, task) in enumerate(tasks):
+                if reward.lane is None:
+                    begun[index] = _Begun(reward, call.samples, _made_at_once(task))
+        except BaseException:
+            _cancel(list(begun.values()))
+            raise
+        return [begun[index] for index in range(len(tasks))]
 
-    def _spread(self, reward: _Reward, part: Sequence[_Sample], outcome: Outcome) -> list[Entry]:
-        """The entries of one call, failures named with their samples; what failed as a whole fails for each of them."""
-        if isinstance(outcome, InputError):
-            raise _about(reward.name, outcome)
-        if isinstance(outcome, Failure):
-            where = f"for {part[0]}" if len(part) == 1 else f"in a call with {len(part)} answers, from {part[0]} on"
-            failure = Failure(f"{outcome.text} {where}", outcome.hint)
-            self._fail(reward, failure)
-            return [failure] * len(part)
-        # A call that was not finished, because another one failed first, has no outcome; that failure stops the run.
-        entries = outcome if isinstance(outcome, list) else [None] * len(part)
+    def _calls(
+        self, reward: Reward, samples: Sequence[Sample], columns: Sequence[str], state: TrainerState
+    ) -> list[Call]:
+        """The calls that score the samples: one for all of them, or for a built-in reward one each."""
+        names = reward.names(columns)
+        parts = [[sample] for sample in samples] if isinstance(reward.function, Builtin) else [samples]
         return [
-            Failure(f"{entry.text} for {sample}", entry.hint) if isinstance(entry, Failure) else entry
-            for sample, entry in zip(part, entries, strict=True)
+            Call(part, {name: argument(name, part, state) for name in names}, self._limit, self._stop) for part in parts
         ]
 
-    def _fail(self, reward: _Reward, failure: Failure) -> None:
-        if self._stop:
-            skip = "set on_reward_error=skip to leave such answers out and count them"
-            hint = f"{failure.hint}; or {skip}" if failure.hint else f"mend the function, or {skip}"
-            raise RunError(f"reward {reward.name!r} {failure.text}", hint=hint)
+    async def _finish(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
+        try:
+            await asyncio.gather(*(asyncio.wrap_future(call.future) for call in begun))
+            return self._scored(groups, begun)
+        finally:
+            _cancel(begun)
 
-    def _call_here(self, reward: _Reward, arguments: Mapping[str, Any], count: int) -> list[Entry] | Failure:
-        """Call a function in this process: with a time limit in a thread, which can be left behind but not stopped."""
-        assert reward.function is not None
-        function = reward.function
-        if self._limit is None or isinstance(function, Builtin):
-            return _guarded(function, arguments, count)
-        box: list[list[Entry] | Failure] = []
-        thread = threading.Thread(target=lambda: box.append(_guarded(function, arguments, count)), daemon=True)
-        thread.start()
-        thread.join(self._limit)
-        if not box:
-            raise RunError(
-                f"reward {reward.name!r} overran its time limit of {self._limit:g} s in this process, "
-                "where it cannot be stopped",
-                hint="put it into a file and name it as file.py:function, so that it runs in a process that can be "
-                "killed; or raise time_limit",
-            )
-        return box[0]
+    def _scored(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
+        """The groups with the events of all calls, which are done. An answer that one reward failed on has none."""
+        events: dict[tuple[int, int], list[RewardEvent]] = {}
+        failures = dict.fromkeys(self.names, 0)
+        texts: dict[str, str] = {}
+        failed: set[tuple[int, int]] = set()
+        for call in begun:
+            name = call.reward.name
+            for sample, found in zip(call.samples, call.future.result(), strict=True):
+                place = sample.group, sample.index
+                if isinstance(found, Failure):
+                    failures[name] += 1
+                    texts.setdefault(name, f"reward {name!r} {found.text}")
+                    failed.add(place)
+                else:
+                    events.setdefault(place, []).extend(found)
+        for place in failed:
+            events[place] = []
+        scored = [
+            ScoredGroup(group, tuple(tuple(events.get((number, index), ())) for index in range(len(group.rollouts))))
+            for number, group in enumerate(groups)
+        ]
+        return Scored(scored, failures, texts)
 
 
 def build_rewards(
@@ -233,12 +238,14 @@ def build_rewards(
     time_limit: float | None = 60.0,
     workers: int = 2,
     on_error: Literal["stop", "skip"] = "stop",
+    call: _CallMode = "group",
 ) -> RewardSet:
     """Find, import and check the rewards that `spec` names.
 
     Importable functions run in worker processes that are killed when they overrun `time_limit` (seconds a call).
-    Lambdas, closures, objects and functions of the main program run in this process. A `RewardConfig` brings the
-    other arguments itself.
+    Lambdas, closures, objects and functions of the main program run in this process. `call` says what one call of a
+    function scores: the answers to one prompt, or those of a whole step. A `RewardConfig` brings the other arguments
+    itself.
 
     Raises:
         InputError: an unknown name, an option that does not exist, a file or function that cannot be imported.
@@ -248,103 +255,78 @@ def build_rewards(
     else:
         read_spec(spec)  # its messages say more than those that come through the configuration
         given = {"functions": spec, "time_limit": time_limit, "workers": workers, "on_reward_error": on_error}
-        config = build(RewardConfig, given)
+        config = build(RewardConfig, {**given, "call": call})
     if os.environ.get(IN_WORKER):
         raise InputError(
             "rewards are built while a reward function is being imported",
             hint='the file that holds the function also starts a run: guard that with `if __name__ == "__main__":`',
         )
-    pool = Pool({_BUILTIN_LANE: config.workers})
+    checks, here = Lane(SERVICE, config.workers), Lane(SERVICE)
+    lanes = [checks, here]
     try:
-        rewards = [
-            _ready(key, choice, pool, config.time_limit) for key, choice in enumerate(read_spec(config.functions))
-        ]
+        rewards = []
+        for key, choice in enumerate(read_spec(config.functions)):
+            own = Lane(SERVICE)
+            lanes.append(own)
+            rewards.append(_ready(key, choice, config.time_limit, checks, here, own))
     except BaseException:
-        pool.close()
+        _close(lanes)
         raise
-    return RewardSet(rewards, pool, time_limit=config.time_limit, stop=config.on_reward_error == "stop")
+    stop = config.on_reward_error == "stop"
+    return RewardSet(rewards, lanes, time_limit=config.time_limit, stop=stop, call=config.call)
 
 
-def _ready(key: int, choice: Choice, pool: Pool, limit: float | None) -> _Reward:
-    """Load the function where it will run, so that one that cannot be used is found before any training."""
-    source, lane = choice.source, f"function {key}"
+def _ready(key: int, choice: Choice, limit: float | None, checks: Lane, here: Lane, own: Lane) -> Reward:
+    """Load the function where it will run, so that one that cannot be used is found before any training.
+
+    Its lane: `checks` for a built-in that can hang, `own` for what a worker can import, `here` for the rest.
+    """
+    source = choice.source
     if source is not None and source.kind == "builtin":
         check = builtin(source.place, source.options)
-        return _Reward(key, choice, check, None, _BUILTIN_LANE, limit is not None and check.killable)
+        in_worker = limit is not None and check.killable
+        return Reward(key, choice, check, None, checks if in_worker else None, in_worker)
     if source is not None and limit is not None:
-        (outcome,) = pool.run([Job(key, source, lane, limit)])
-        if isinstance(outcome, Parameters):
-            return _Reward(key, choice, None, outcome, lane, True)
-        if choice.function is None:
-            assert isinstance(outcome, InputError | Failure)
-            raise _about(choice.name, InputError(outcome.text) if isinstance(outcome, Failure) else outcome)
+        try:
+            parameters: Parameters = own.submit(partial(load_into, key=key, choice=choice)).result()
+            return Reward(key, choice, None, parameters, own, True)
+        except WorkerError as error:
+            if choice.function is None:
+                raise about(choice.name, InputError(error.text, hint=error.hint)) from None
+        except InputError:
+            if choice.function is None:
+                raise
     try:
         function = choice.function
         if function is None:
             assert source is not None
             function = load(source)
-        return _Reward(key, choice, function, parameters_of(function), lane, False)
+        return Reward(key, choice, function, parameters_of(function), None if limit is None else here, False)
     except InputError as error:
-        raise _about(choice.name, error) from error
+        raise about(choice.name, error) from error
 
 
-def _calls(
-    reward: _Reward, samples: Sequence[_Sample], columns: Sequence[str], state: TrainerState
-) -> list[tuple[Sequence[_Sample], dict[str, Any]]]:
-    """The calls that score the samples: one for all of them, or for a built-in reward one each."""
-    names = reward.arguments(columns)
-    parts = [[sample] for sample in samples] if isinstance(reward.function, Builtin) else [samples]
-    return [(part, {name: _argument(name, part, state) for name in names}) for part in parts]
+def _made_at_once(task: Callable[[None], list[Events]]) -> Future[list[Events]]:
+    future: Future[list[Events]] = Future()
+    try:
+        future.set_result(task(None))
+    except ReinlmError as error:
+        future.set_exception(error)
+    return future
 
 
-def _argument(name: str, samples: Sequence[_Sample], state: TrainerState) -> Any:
-    """One argument in the form that TRL gives it: a list with an entry for every sample. Built anew for every call."""
-    rollouts = [sample.rollout for sample in samples]
-    match name:
-        case "trainer_state":
-            return state
-        case "prompts":
-            return [_plain(rollout.prompt.content) for rollout in rollouts]
-        case "completions":
-            return [_plain(rollout.completion) for rollout in rollouts]
-        case "completion_ids":
-            return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
-        case _:
-            return [rollout.prompt.columns.get(name) for rollout in rollouts]
+def _cancel(begun: Sequence[_Begun]) -> None:
+    """End what is not done: another call failed, or nobody waits any more."""
+    for call in begun:
+        if call.reward.lane is not None and not call.future.done():
+            call.reward.lane.cancel(call.future)
 
 
-def _plain(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str, Any]]:
-    return content if isinstance(content, str) else [dict(message) for message in content]
+def _close(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        lane.close()
 
 
 def _columns(prompts: Sequence[Prompt]) -> tuple[str, ...]:
     """Every column that some prompt has, in order of appearance, except those named like another argument."""
     return tuple(dict.fromkeys(name for prompt in prompts for name in prompt.columns if name not in ALWAYS))
-
-
-def _guarded(function: Callable[..., Any], arguments: Mapping[str, Any], count: int) -> list[Entry] | Failure:
-    try:
-        return read_result(invoke(function, arguments), count)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise
-        return Failure(f"raised {describe(error, file_of(function))}")
-
-
-def _events(reward: _Reward, entry: Entry, sample: _Sample) -> list[RewardEvent] | Failure:
-    """The events of one entry: each step, then the outcome; none for None."""
-    if entry is None or isinstance(entry, Failure):
-        return entry if isinstance(entry, Failure) else []
-    name, weight = reward.name, reward.choice.weight
-    steps, verdict = (entry.steps, entry.outcome) if isinstance(entry, StepRewards) else ((), entry)
-    length = sample.rollout.length
-    for token, _ in steps:
-        if not 0 <= token < length:
-            text = f"put a step reward on token {token} of an answer of {length} for {sample}"
-            return Failure(text, hint="tokens count from 0, and only those that the policy chose")
-    events = [RewardEvent(name, value, token, weight) for token, value in steps]
-    return events if verdict is None else [*events, RewardEvent(name, verdict, weight=weight)]
-
-
-def _about(name: str, error: InputError) -> InputError:
-    return InputError(f"reward {name!r}: {error.message}", hint=error.hint)

@@ -38,8 +38,11 @@ class RewardConfig(Config):
     functions: Any
     """A `RewardSpec`."""
     time_limit: float | None = Field(default=60.0, gt=0)
-    """Seconds that a call may take: one call scores a whole batch, or a single answer for `math` and `regex`. None:
-    no limit, and every function runs inside this process."""
+    """Seconds that a call may take; for `math` and `regex`, a single answer. None: no limit, and every function runs
+    inside this process."""
+    call: Literal["group", "batch"] = "group"
+    """What one call of a function of yours scores: the answers to one prompt, while others are still sampled, or those
+    to all prompts of a step. Built-in rewards score each answer alone in either case."""
     on_reward_error: Literal["stop", "skip"] = "stop"
     """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave
     the answers of that call (for a single bad value: that answer) out of training and count them."""
@@ -54,7 +57,7 @@ class RewardConfig(Config):
 
     @field_serializer("functions", when_used="json")
     def _named(self, functions: Any) -> Any:
-        return _plain(functions)
+        return _writable(functions)
 
 
 @dataclass(frozen=True)
@@ -172,12 +175,12 @@ def _name(item: Any) -> str:
     return name.strip("<>")
 
 
-def _plain(spec: Any) -> Any:
+def _writable(spec: Any) -> Any:
     """`spec` for a file: functions as `module:function`."""
     if isinstance(spec, Mapping):
-        return {key: _plain(value) for key, value in spec.items()}
+        return {key: _writable(value) for key, value in spec.items()}
     if isinstance(spec, list | tuple):
-        return [_plain(item) for item in spec]
+        return [_writable(item) for item in spec]
     if callable(spec):
         return f"{getattr(spec, '__module__', '?')}:{getattr(spec, '__qualname__', type(spec).__name__)}"
     return spec

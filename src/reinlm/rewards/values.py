@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,21 +71,49 @@ def read_result(result: Any, count: int) -> list[Entry] | Failure:
     return [_entry(value) for value in values]
 
 
-def describe(error: BaseException, file: str | None = None) -> str:
-    """One line for an exception, with the last line of `file` that it came through: `ValueError: boom (a.py:12)`."""
-    try:
-        text = " ".join(str(error).split())[:300]
-    except Exception:  # noqa: BLE001 - a user's exception may fail to print itself
-        text = "(its message cannot be printed)"
-    name = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if file is not None and frame.filename == file]
-    place = ""
-    if isinstance(error, SyntaxError) and error.filename:
-        text, place = str(error.msg), f" ({error.filename}:{error.lineno})"
-    elif inside:
-        place = f" ({inside[-1].filename}:{inside[-1].lineno})"
-    return f"{name}: {text}{place}" if text else f"{name}{place}"
+def write_entries(entries: list[Entry] | Failure) -> Any:
+    """The entries as JSON, which `read_entries` reads in another process."""
+    return _write(entries) if isinstance(entries, Failure) else [_write(entry) for entry in entries]
+
+
+def read_entries(value: Any, count: int) -> list[Entry] | Failure:
+    """The entries that `write_entries` wrote for `count` samples; ValueError shows anything else."""
+    if isinstance(value, dict):
+        entry = _read(value)
+        if isinstance(entry, Failure):
+            return entry
+    elif isinstance(value, list) and len(value) == count:
+        return [_read(item) for item in value]
+    raise ValueError(f"{_SHORT.repr(value)} instead of {count} entries")
+
+
+def _write(entry: Entry) -> Any:
+    if isinstance(entry, Failure):
+        return {"failure": entry.text, "hint": entry.hint}
+    if isinstance(entry, StepRewards):
+        return {"steps": [list(step) for step in entry.steps], "outcome": entry.outcome}
+    return entry
+
+
+def _read(value: Any) -> Entry:
+    match value:
+        case None:
+            return None
+        case float() if math.isfinite(value):
+            return value
+        case {"failure": str(text), "hint": str() | None as hint} if len(value) == 2:
+            return Failure(text, hint)
+        case {"steps": list(steps), "outcome": float() | None as outcome} if len(value) == 2:
+            if all(_is_step(step) for step in steps) and (outcome is None or math.isfinite(outcome)):
+                return StepRewards(tuple((token, reward) for token, reward in steps), outcome)
+    raise ValueError(f"{_SHORT.repr(value)} instead of an entry")
+
+
+def _is_step(step: Any) -> bool:
+    match step:
+        case [token, float(reward)]:
+            return type(token) is int and math.isfinite(reward)
+    return False
 
 
 def _entry(value: Any) -> Entry:

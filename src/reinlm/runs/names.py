@@ -45,6 +45,7 @@ METRICS: dict[str, MetricInfo] = {
     "clip_ratio/high_mean": MetricInfo("fraction", "tokens stopped at the upper clip bound (positive advantage)"),
     "clip_ratio/region_mean": MetricInfo("fraction", "tokens stopped at either clip bound"),
     "ratio/mean": MetricInfo("ratio", "mean probability ratio between the policy and the start of the update"),
+    "ratio/moved": MetricInfo("fraction", "tokens whose probability ratio is off 1 by more than 1 %"),
     "ratio/max": MetricInfo("ratio", "the largest probability ratio in the update"),
     "sampling/logprob_difference/mean": MetricInfo(
         "nats", "mean |trainer − sampler| log-probability of sampled tokens"
@@ -96,6 +97,7 @@ METRICS: dict[str, MetricInfo] = {
     "kl/old_per_sequence": MetricInfo("nats per answer", "the same, summed over an answer"),
     "kl/full": MetricInfo("nats per token", "divergence from the reference over the whole vocabulary"),
     "entropy/coefficient": MetricInfo("none", "coefficient of the entropy bonus; 0 while it does not count"),
+    "constraint/{name}/multiplier": MetricInfo("none", "Lagrange multiplier of the bound on this reward in this step"),
     "sequence_mask/dropped": MetricInfo("fraction", "tokens of punished answers that the policy has left behind"),
     "selection/selected": MetricInfo("fraction", "tokens chosen by their covariance with the advantage"),
     "correction/mean": MetricInfo("ratio", "mean weight of a token, for samples of another policy"),

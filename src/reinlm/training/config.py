@@ -14,33 +14,7 @@ from reinlm.data import DataConfig
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
 from reinlm.rollouts import SamplingConfig
-from reinlm.schedules import Schedule
-
-
-class OptimizerConfig(Config):
-    """AdamW with warm-up and a schedule."""
-
-    learning_rate: float = Field(1e-6, gt=0, lt=1)
-    schedule: Schedule = "constant"
-    """After warm-up, over the run's optimizer steps: stay, or go down to `final_fraction` of the rate."""
-    warmup_steps: int = Field(0, ge=0)
-    """Optimizer steps over which the rate rises linearly from 0."""
-    final_fraction: float = Field(0.1, ge=0, le=1)
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    """On matrices alone: biases and norms do not decay."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
-    """The gradient's norm is clipped here; null switches clipping off."""
-    max_skipped: int = Field(5, ge=1)
-    """An update whose loss or gradient is not finite is skipped; after this many in a row the run stops."""
-
-    @field_validator("betas")
-    @classmethod
-    def _in_range(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("both betas must be in [0, 1)")
-        return betas
+from reinlm.training.optimizer import OptimizerConfig
 
 
 class RolloutConfig(SamplingConfig):

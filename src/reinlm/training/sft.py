@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from reinlm.data import Example, PromptOrder, load_examples, load_prompts
-from reinlm.models import Policy, micro_batches, score
-from reinlm.records import Prompt
-from reinlm.rewards import RewardSet, build_rewards
-from reinlm.runs import Loop, MetricSums, Progress, RolloutLog, RunFolder, RunResult
-from reinlm.training.config import SFTConfig, dump
-from reinlm.training.evaluation import evaluate, evaluation_sampling, sample_rows
+from reinlm.batches import TokenBatch, example_batch
+from reinlm.data import Examples, RowOrder
+from reinlm.loop import BatchPrepared, StepContext, StepResult, Updated
+from reinlm.models import Outputs, Policy, TokenModel, Want
+from reinlm.objectives import Loss, Metrics
+from reinlm.training.config import SFTConfig
+from reinlm.training.evaluation import Evaluator
+from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.optimizer import Optimizer
-from reinlm.training.setup import (
-    MAY_CHANGE,
-    Phases,
-    TrainsPolicy,
-    autocast,
-    check_folder,
-    computing,
-    engine_for,
-    loop_settings,
-    seed_everything,
-    total_steps,
-    training_policy,
-)
+from reinlm.training.setup import Phases, TrainsPolicy, autocast, total_steps
 
 
-class SFT(TrainsPolicy):
-    """The task of `reinlm sft`: loss = -Σ log π(token) / N over the N trained tokens of a step."""
+def sft_loss(tokens: int) -> LossFunction:
+    """-Σ log π(token) / N over the N scored tokens of a step, with `loss`, `entropy` and `mean_token_accuracy`."""
+
+    def loss(outputs: Outputs, part: MicroBatch) -> Loss:
+        assert outputs.entropy is not None
+        assert outputs.likeliest is not None
+        logprobs = outputs.scored
+        count = torch.tensor(float(logprobs.numel()))
+        sums = {
+            "mean_token_accuracy": (outputs.likeliest.sum(), count),
+            "loss": (-logprobs.detach().sum(), count),
+            "entropy": (outputs.entropy.detach().sum(), count),
+        }
+        return Loss(-logprobs.sum() / tokens, Metrics(sums))
+
+    return loss
+
+
+class SFTRun(TrainsPolicy):
+    """What `reinlm sft` runs: one step imitates `batch_size` examples."""
 
     kind = "sft"
 
@@ -40,141 +46,77 @@ class SFT(TrainsPolicy):
         self,
         config: SFTConfig,
         policy: Policy,
-        examples: Sequence[Example],
-        evaluation: Mapping[str, Sequence[Example] | Sequence[Prompt]],
-        rewards: RewardSet | None,
+        examples: Examples,
+        evaluator: Evaluator | None,
+        held_out: Mapping[str, Examples],
     ) -> None:
         self.config = config
         self.policy = policy
         self.examples = examples
-        self.evaluation = evaluation
-        self.rewards = rewards
-        batch = min(config.training.batch_size, len(examples))
-        self.total_steps = total_steps(config.training, len(examples), batch)
-        self.batch_size = batch
-        self.order = PromptOrder(len(examples), seed=config.seed)
-        self.optimizer = Optimizer(policy.model.parameters(), config.optimizer, self.total_steps)
-        self.autocast = autocast(config.training, policy)
-        self.rollouts: RolloutLog | None = None
-        self.stop_reason: str | None = None
-        self.last_checkpoint = "none yet"
+        self.evaluator = evaluator
+        self.held_out = held_out
+        settings = config.training
+        self.batch_size = min(settings.batch_size, len(examples))
+        self.total_steps = total_steps(settings, len(examples), self.batch_size)
+        self.order = RowOrder(len(examples), seed=config.seed)
+        model = TokenModel(policy.model, packing=settings.packing, chunk_tokens=settings.logprob_chunk)
+        self.learner = Learner(
+            model,
+            Optimizer(policy.model.parameters(), config.optimizer, self.total_steps),
+            micro_batch_tokens=settings.micro_batch_tokens,
+            autocast=autocast(settings, policy),
+        )
         self.tokens = 0
 
-    def step(self, step: int) -> dict[str, float]:
+    def step(self, step: int, context: StepContext) -> StepResult:
         phases = Phases()
-        batch = [self.examples[index] for index in self.order.take(self.batch_size)]
-        self.policy.model.train()
+        batch = _batch(self.examples.take(self.order.take(self.batch_size)))
+        context.send(BatchPrepared(step, batch, {}))
         with phases("update"):
-            sums = self._measure(batch, train=True)
-            means = sums.means()
-            measured = self.optimizer.step(means["loss"], self.last_checkpoint)
-        trained = sum(sum(example.trained) for example in batch)
-        self.tokens += trained
-        return {
-            **means,
-            **measured,
-            **phases.seconds,
-            "epoch": self.order.epochs,
-            "num_tokens": float(self.tokens),
-            "tokens_per_second": trained / phases.seconds["time/update"],
-        }
+            found = self.learner.forward_backward(batch, sft_loss(batch.tokens), want=Want(entropy=True))
+            measured = self.learner.optim_step(context.last_checkpoint)
+        metrics = {**found.metrics.means(), **measured}
+        context.send(Updated(step, metrics))
+        self.tokens += batch.tokens
+        return StepResult(
+            {
+                **metrics,
+                **phases.seconds,
+                "epoch": self.order.epochs,
+                "num_tokens": float(self.tokens),
+                "tokens_per_second": batch.tokens / phases.seconds["time/update"],
+            }
+        )
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        self.policy.model.eval()
+        if self.evaluator is not None:
+            return self.evaluator.evaluate()
         metrics: dict[str, float] = {}
-        samples: list[dict[str, Any]] = []
-        for name, items in self.evaluation.items():
-            if self.rewards is None:
-                with torch.no_grad():
-                    found = self._measure([item for item in items if isinstance(item, Example)], train=False).means()
-            else:
-                result = evaluate(
-                    engine_for(self.policy, self.autocast),
-                    [item for item in items if isinstance(item, Prompt)],
-                    self.rewards,
-                    sampling=evaluation_sampling(self.config.evaluation, self.policy.stops),
-                    samples=self.config.evaluation.samples,
-                    tokenizer=self.policy.tokenizer,
-                    seed=self.config.seed,
-                    tag=f"eval/{name}",
-                    correct_above=self.config.evaluation.correct_above,
-                )
-                found = result.metrics
-                samples = samples or sample_rows(result)
+        for name, examples in self.held_out.items():
+            found = self._held_out_loss(examples)
             metrics |= {f"eval/{name}/{key}": value for key, value in found.items()}
-        return metrics, samples
+        return metrics, []
 
-    def _measure(self, batch: Sequence[Example], *, train: bool) -> MetricSums:
-        """Loss, entropy and accuracy over the trained tokens; with `train` also the gradient."""
-        settings = self.config.training
-        total = sum(sum(example.trained) for example in batch)
-        sums = MetricSums()
-        lengths = [len(example.token_ids) for example in batch]
-        for micro in micro_batches(lengths, settings.micro_batch_tokens, settings.packing):
-            examples = [batch[index] for index in micro]
-            with computing(self.policy, self.autocast):
-                scores = score(
-                    self.policy.model,
-                    [example.token_ids for example in examples],
-                    [[i for i, trained in enumerate(example.trained) if trained] for example in examples],
-                    entropy=True,
-                    chunk_tokens=settings.logprob_chunk,
-                    packing=settings.packing,
-                )
-            if train:
-                (-scores.logprobs.sum() / total).backward()
-            assert scores.entropy is not None
-            assert scores.likeliest is not None
-            count = scores.logprobs.numel()
-            sums.add("mean_token_accuracy", scores.likeliest.sum(), count)
-            sums.add("loss", -scores.logprobs.detach().sum(), count)
-            sums.add("entropy", scores.entropy.sum(), count)
-        return sums
+    def _held_out_loss(self, examples: Examples) -> dict[str, float]:
+        """Means over the trained tokens of demonstrations."""
+        batch = _batch(examples)
+        found = self.learner.forward(batch, Want(entropy=True))
+        assert found.entropy is not None
+        assert found.likeliest is not None
+        return {
+            "mean_token_accuracy": float(found.likeliest.double().mean()),
+            "loss": -float(found.scored.double().mean()),
+            "entropy": float(found.entropy.double().mean()),
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "order": self.order.state_dict(), "tokens": self.tokens}
+        return {"optimizer": self.learner.state_dict(), "order": self.order.state_dict(), "tokens": self.tokens}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.learner.load_state_dict(state["optimizer"])
         self.order.load_state_dict(state["order"])
         self.tokens = int(state["tokens"])
 
 
-def train_sft(
-    config: SFTConfig,
-    *,
-    model: Any = None,
-    command: str = "",
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> RunResult:
-    """Run supervised fine-tuning. `model` is a loaded model in place of `config.model`. What the verb `sft` calls."""
-    path = check_folder(config, "sft", resume=resume, overwrite=overwrite)
-    progress = progress or Progress(quiet=True)
-    seed_everything(config.seed)
-    with contextlib.ExitStack() as stack:
-        rewards = stack.enter_context(build_rewards(config.reward)) if config.reward else None
-        policy = training_policy(config.model, model)
-        limit = config.max_tokens or policy.context_length
-        examples = load_examples(config.data, policy.tokenizer, max_tokens=limit)
-        evaluation: dict[str, Any] = {}
-        for name, data in config.evaluation.data.items():
-            if rewards is None:
-                evaluation[name] = load_examples(data, policy.tokenizer, max_tokens=limit).items
-            else:
-                evaluation[name] = load_prompts(data, policy.tokenizer, max_prompt_tokens=limit).items
-                rewards.check(evaluation[name])
-        for reason, count in examples.skipped.items():
-            progress.say(f"skipped {count} rows: {reason}")
-        with RunFolder.create(
-            path,
-            kind="sft",
-            config=dump(config),
-            command=command,
-            resume=resume,
-            overwrite=overwrite,
-            may_change=MAY_CHANGE,
-        ) as folder:
-            task = SFT(config, policy, examples.items, evaluation, rewards)
-            return Loop(task, loop_settings(config), folder, progress).run()
+def _batch(examples: Examples) -> TokenBatch:
+    return example_batch(examples.token_ids, examples.trained, examples.offsets)

@@ -154,7 +154,7 @@ class DQN(NetworkAgent):
         rewards = torch.tensor([reward for _, _, reward in window])
         nothing = torch.zeros(len(window))
         open_ends = torch.zeros(len(window), dtype=torch.bool)
-        returns = n_step_returns(rewards, nothing, open_ends, open_ends, discount=discount, n=n).tolist()
+        returns = n_step_returns(rewards, nothing, open_ends, open_ends, gamma=discount, n=n).tolist()
         while window and (len(window) == n or terminated or truncated):
             observation, action, _ = window.popleft()
             waited = len(window) + 1
@@ -186,7 +186,7 @@ class DQN(NetworkAgent):
             else:
                 future = judged.amax(1)
         discount = self.settings.discount if self.settings.n == 1 else batch.discounts
-        errors = td_errors(batch.rewards, values, future, batch.terminated, discount=discount)
+        errors = td_errors(batch.rewards, values, future, batch.terminated, gamma=discount)
         nothing = torch.zeros_like(errors)
         loss = F.smooth_l1_loss(errors, nothing) if self.settings.huber else F.mse_loss(errors, nothing)
         return loss, values.detach().mean()

@@ -193,8 +193,8 @@ class OnPolicy(NetworkAgent):
             rollout.next_values,
             rollout.terminated,
             rollout.truncated,
-            discount=self.settings.discount,
-            smoothing=self.settings.smoothing,
+            gamma=self.settings.discount,
+            gae_lambda=self.settings.smoothing,
         )
         observations, actions = rollout.observations.flatten(0, 1), rollout.actions.flatten(0, 1)
         return Batch(

@@ -47,7 +47,7 @@ class DoubleQLearning(TableAgent):
             reward, following, terminated, truncated = self.step(action)
             learner, judge = self.pair if self.rng.random() < 0.5 else self.pair[::-1]
             future = 0.0 if terminated else float(judge[following, greedy(learner[following].tolist(), self.rng)])
-            error = td_errors(reward, float(learner[row, action]), future, terminated, discount=self.settings.discount)
+            error = td_errors(reward, float(learner[row, action]), future, terminated, gamma=self.settings.discount)
             learner[row, action] += self.settings.step_size * error
             errors += abs(error)
             row, over = following, terminated or truncated

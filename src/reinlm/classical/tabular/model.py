@@ -51,7 +51,7 @@ class Model:
         Sutton & Barto (2018) eq. 4.2.
         """
         zero = torch.zeros_like(self.rewards)
-        backups = td_errors(self.rewards, zero, values[self.successors], self.terminated, discount=discount)
+        backups = td_errors(self.rewards, zero, values[self.successors], self.terminated, gamma=discount)
         return (self.probabilities * backups).sum(-1).masked_fill(~self.legal, -torch.inf)
 
     def evaluate(self, policy: Tensor, discount: float, tolerance: float = 1e-12) -> Tensor:

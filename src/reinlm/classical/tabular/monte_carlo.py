@@ -77,7 +77,7 @@ class MonteCarlo(TableAgent):
         following = 0.0 if terminated else max(self.values(row))
         counted = first_visits(pairs) if self.settings.visits == "first" else [True] * len(pairs)
         for pair, reward, counts in zip(reversed(pairs), reversed(rewards), reversed(counted), strict=True):
-            following = td_errors(reward, 0.0, following, False, discount=self.settings.discount)
+            following = td_errors(reward, 0.0, following, False, gamma=self.settings.discount)
             if counts:
                 self.counts[pair] += 1
                 step_size = self.settings.step_size or 1.0 / self.counts[pair]

@@ -100,7 +100,7 @@ class OffPolicyMonteCarlo(TableAgent):
         value = 0.0 if terminated else sum(p * q for p, q in zip(self.targets(row), self.values(row), strict=True) if p)
         log_weight = 0.0
         for row, action, reward, log_behaviour in reversed(steps):
-            value = td_errors(reward, 0.0, value, False, discount=self.settings.discount)
+            value = td_errors(reward, 0.0, value, False, gamma=self.settings.discount)
             self._learn(self.q, self.weights, (row, action), value, self._weight(log_weight))
             probability = self.targets(row)[action]
             log_weight += (math.log(probability) if probability else -math.inf) - log_behaviour

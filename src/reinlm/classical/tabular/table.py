@@ -206,7 +206,7 @@ class TDControl(TableAgent):
             action = self.choose(row)
             reward, following, terminated, truncated = self.step(action)
             future = 0.0 if terminated else self.next_value(following)
-            error = td_errors(reward, float(q[row, action]), future, terminated, discount=discount)
+            error = td_errors(reward, float(q[row, action]), future, terminated, gamma=discount)
             q[row, action] += step_size * error
             errors += abs(error)
             row, over = following, terminated or truncated

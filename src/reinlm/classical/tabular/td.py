@@ -90,7 +90,7 @@ class TD(TableAgent):
             reward, following, terminated, truncated = self.step(self.explore(row))
             if online:
                 error = td_errors(
-                    reward, float(self.v[row]), float(self.v[following]), terminated, discount=settings.discount
+                    reward, float(self.v[row]), float(self.v[following]), terminated, gamma=settings.discount
                 )
                 self.v[row] += settings.step_size * error
                 sums.add("td_error", abs(error), 1)
@@ -109,9 +109,9 @@ class TD(TableAgent):
         terminated, truncated = torch.tensor(ends).unbind(-1)
         steps = torch.tensor(rewards, dtype=torch.float64), torch.from_numpy(self.v[following]), terminated, truncated
         if settings.smoothing is not None:
-            found = lambda_returns(*steps, discount=settings.discount, smoothing=settings.smoothing)
+            found = lambda_returns(*steps, gamma=settings.discount, gae_lambda=settings.smoothing)
         else:
-            found = n_step_returns(*steps, discount=settings.discount, n=settings.n)
+            found = n_step_returns(*steps, gamma=settings.discount, n=settings.n)
         returns: np.ndarray = found.numpy()
         return returns
 

@@ -1,63 +1,59 @@
-"""Rows to prompts, for sampling and evaluation."""
+"""Rows to tasks: what an environment is reset to, for sampling and evaluation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reinlm.data.batching import Plan, usable
 from reinlm.data.columns import Template, content_column, messages_column, require_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import drop_long, typed_rows
-from reinlm.data.rendering import Renderer, Untokenizable
+from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
 from reinlm.data.rows import BadRow, BadRows, Loaded, Row
-from reinlm.data.sources import describe
+from reinlm.data.sources import source_name
 from reinlm.errors import InputError
-from reinlm.records import Message, Prompt
+from reinlm.records import Content, Message, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-UNKNOWN_CHARACTERS = "the tokenizer knows none of its characters"
-Content = str | tuple[Message, ...]
 
+def load_tasks(
+    config: DataConfig, tokenizer: PreTrainedTokenizerBase | Renderer, *, max_prompt_tokens: int | None = None
+) -> Loaded[Task]:
+    """The tasks of a data set, in the order of its rows.
 
-def load_prompts(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase, *, max_prompt_tokens: int | None = None
-) -> Loaded[Prompt]:
-    """The prompts of a data set, in the order of its rows, as the model reads them.
-
-    A prompt comes from the column `prompt` (text or chat messages), or from `messages`, whose closing assistant
-    messages are taken off: they are the answer that the policy is asked for. All other columns are in `Prompt.columns`.
+    A task's content comes from the column `prompt` (text or chat messages), or from `messages`, whose closing assistant
+    messages are taken off: they are the answer that the policy is asked for. All other columns are in `Task.columns`.
+    Prompts are tokenised to find those that cannot be and those that are too long; no tokens are kept.
 
     Args:
         config: the data; see `DataConfig`.
-        tokenizer: the model's.
+        tokenizer: the model's, or the renderer that episodes will use.
         max_prompt_tokens: the most tokens a prompt may have; None for no limit.
 
     Raises:
         InputError: data, columns, rows or options that cannot be used, or prompts over the limit, as `config` says.
     """
-    source, bad_rows, shaper = describe(config.path), BadRows(config.on_bad_row), PromptShaper(config)
+    source, bad_rows, shaper = source_name(config.path), BadRows(config.on_bad_row), PromptShaper(config)
     rows, names = typed_rows(config, "prompt", bad_rows)
     shaper.check_columns({name for row in rows for name in row.columns}, source)
-    renderer = Renderer(tokenizer, config.chat_template_kwargs)
-    prompts: list[Prompt] = []
-    for row in rows:
-        try:
-            prompts.append(_prompt(row, names[0], shaper, renderer))
-        except BadRow as bad:
-            bad_rows.add(bad)
-        except Untokenizable as text:
-            bad_rows.add(text.in_row(row))
-    bad_rows.require_some(prompts, source)
+    renderer = build_renderer(config, tokenizer)
+    plans = (_task_plan(row, names[0], shaper, renderer) for row in rows)
+    tasks: list[Task] = []
+    lengths: list[int] = []
+    for task, length in usable(rows, plans, renderer.encode, bad_rows):
+        tasks.append(task)
+        lengths.append(length)
+    bad_rows.require_some(tasks, source)
     skipped = dict(bad_rows.counts)
     if max_prompt_tokens is not None:
-        lengths, places = [len(prompt.token_ids) for prompt in prompts], [prompt.id for prompt in prompts]
-        on_long = config.on_long_prompt
+        places, on_long = [task.id for task in tasks], config.on_long_prompt
         kept = drop_long(lengths, places, limit=max_prompt_tokens, what="prompts", on_long=on_long, source=source)
-        if len(kept) < len(prompts):
-            skipped[f"longer than {max_prompt_tokens} tokens"] = len(prompts) - len(kept)
-        prompts = [prompts[index] for index in kept]
-    return Loaded(tuple(prompts), skipped)
+        if len(kept) < len(tasks):
+            skipped[f"longer than {max_prompt_tokens} tokens"] = len(tasks) - len(kept)
+        tasks = [tasks[index] for index in kept]
+    return Loaded(tuple(tasks), skipped)
 
 
 class PromptShaper:
@@ -106,13 +102,13 @@ class PromptShaper:
 
     def refuse_chat_options(self, where: str) -> None:
         """Raises InputError when an option for chats is set, and a row is plain text."""
-        for name in ("system_prompt", "chat_template_kwargs"):
-            if getattr(self.config, name):
-                hint = "set chat: always to make user messages of text prompts, or take it out"
-                raise InputError(f"{name} is set, but {where} is plain text", hint=hint)
+        for name in self.config.chat_options:
+            hint = "set chat: always to make user messages of text prompts, or take it out"
+            raise InputError(f"{name} is set, but {where} is plain text", hint=hint)
 
 
-def _prompt(row: Row, name: str, shaper: PromptShaper, renderer: Renderer) -> Prompt:
+def _task_plan(row: Row, name: str, shaper: PromptShaper, renderer: Renderer) -> Plan[tuple[Task, int]]:
+    """The task of a row, and how many tokens its prompt has."""
     if name == "messages":
         content: Content = _without_answer(row.where, messages_column(row, name))
     else:
@@ -120,11 +116,11 @@ def _prompt(row: Row, name: str, shaper: PromptShaper, renderer: Renderer) -> Pr
         if not isinstance(content, str) and content[-1]["role"] == "assistant":
             raise BadRow(row.where, "column 'prompt' ends with an assistant message", hint="end with the user's turn")
     content = shaper.shape(row, content)
-    token_ids = renderer.text_prompt(content) if isinstance(content, str) else renderer.chat_prompt(row.where, content)
-    if len(token_ids) <= renderer.front_length:
+    ids = yield from renderer.prompt_plan(row.where, content)
+    if len(ids) <= renderer.front_length:
         raise BadRow(row.where, f"column {name!r} has no tokens", hint=UNKNOWN_CHARACTERS)
     others = {key: value for key, value in row.columns.items() if key != name}
-    return Prompt(id=row.where, content=content, token_ids=tuple(token_ids), columns=others)
+    return Task(id=row.where, content=content, columns=others), len(ids)
 
 
 def _without_answer(where: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:

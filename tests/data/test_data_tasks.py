@@ -1,4 +1,4 @@
-"""Prompts: what the model reads, and what reward functions receive."""
+"""Tasks: what the model reads of them, and what reward functions receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_tokenizers import build_tokenizer
 
-from reinlm.data import DataConfig, load_prompts
+from reinlm.data import DataConfig, Renderer, build_renderer, load_tasks
 from reinlm.errors import InputError
 
 REAL = Path(os.environ.get("REINLM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -18,44 +18,48 @@ FIVE = {"role": "assistant", "content": "five"}
 
 
 def load(tokenizer, rows, max_prompt_tokens=None, **options):
-    return load_prompts(DataConfig(path=rows, **options), tokenizer, max_prompt_tokens=max_prompt_tokens)
+    return load_tasks(DataConfig(path=rows, **options), tokenizer, max_prompt_tokens=max_prompt_tokens)
+
+
+def read(tokenizer, task, **options):
+    """What the model reads of a task, as text."""
+    renderer = build_renderer(DataConfig(path="any", **options), tokenizer)
+    return tokenizer.decode(renderer.prompt(task.content, task.id))
 
 
 def test_a_text_prompt_stays_text_with_one_bos_and_its_other_columns(tokenizer):
-    (prompt,) = load(tokenizer, [{"prompt": "12+30=", "answer": "42", "level": 3}])
-    assert prompt.id == "data[0]"
-    assert prompt.content == "12+30="
-    assert prompt.columns == {"answer": "42", "level": 3}
-    assert tokenizer.decode(prompt.token_ids) == "<s>12+30="
-    assert prompt.token_ids.count(tokenizer.bos_token_id) == 1
+    (task,) = load(tokenizer, [{"prompt": "12+30=", "answer": "42", "level": 3}])
+    assert task.id == "data[0]"
+    assert task.content == "12+30="
+    assert task.columns == {"answer": "42", "level": 3}
+    assert read(tokenizer, task) == "<s>12+30="
+    assert not hasattr(task, "token_ids")
 
 
 def test_a_tokenizer_that_closes_texts_does_not_end_the_prompt():
     closing = build_tokenizer(closing=True)
-    (prompt,) = load(closing, [{"prompt": "12+30="}])
-    assert closing.decode(prompt.token_ids) == "<s>12+30="
+    (task,) = load(closing, [{"prompt": "12+30="}])
+    assert read(closing, task) == "<s>12+30="
 
 
 def test_a_prompt_that_writes_bos_itself_gets_no_second_one(tokenizer):
-    (prompt,) = load(tokenizer, [{"prompt": "<s>12+30="}])
-    assert tokenizer.decode(prompt.token_ids) == "<s>12+30="
+    (task,) = load(tokenizer, [{"prompt": "<s>12+30="}])
+    assert read(tokenizer, task) == "<s>12+30="
 
 
 def test_messages_are_rendered_by_the_chat_template_up_to_the_answer(chatml, llama):
-    (prompt,) = load(chatml, [{"prompt": [USER]}])
-    assert prompt.content == (USER,)
-    assert chatml.decode(prompt.token_ids) == (
-        "<|im_start|>user\nWhat is two plus three?<|im_end|>\n<|im_start|>assistant\n"
-    )
-    (prompt,) = load(llama, [{"prompt": [USER]}])
-    assert llama.decode(prompt.token_ids) == ("<s><|head|>user\n\nWhat is two plus three?<|eot|><|head|>assistant\n\n")
+    (task,) = load(chatml, [{"prompt": [USER]}])
+    assert task.content == (USER,)
+    assert read(chatml, task) == ("<|im_start|>user\nWhat is two plus three?<|im_end|>\n<|im_start|>assistant\n")
+    (task,) = load(llama, [{"prompt": [USER]}])
+    assert read(llama, task) == ("<s><|head|>user\n\nWhat is two plus three?<|eot|><|head|>assistant\n\n")
 
 
 def test_closing_assistant_messages_are_taken_off_the_messages_column(chatml):
     chat = [USER, FIVE, USER, FIVE, FIVE]
-    (prompt,) = load(chatml, [{"messages": chat, "answer": "5"}])
-    assert prompt.content == (USER, FIVE, USER)
-    assert prompt.columns == {"answer": "5"}
+    (task,) = load(chatml, [{"messages": chat, "answer": "5"}])
+    assert task.content == (USER, FIVE, USER)
+    assert task.columns == {"answer": "5"}
     with pytest.raises(InputError, match=r"data\[0\]: column 'messages' has no user message to answer"):
         load(chatml, [{"messages": [{"role": "system", "content": "x"}, FIVE]}])
 
@@ -66,9 +70,9 @@ def test_a_prompt_that_ends_with_the_assistant_is_bad(chatml):
 
 
 def test_chat_always_wraps_text_as_a_user_message_after_the_system_prompt(chatml):
-    (prompt,) = load(chatml, [{"prompt": "Hi"}], chat="always", system_prompt="Be brief.")
-    assert prompt.content == ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
-    assert chatml.decode(prompt.token_ids) == (
+    (task,) = load(chatml, [{"prompt": "Hi"}], chat="always", system_prompt="Be brief.")
+    assert task.content == ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
+    assert read(chatml, task) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -81,16 +85,18 @@ def test_a_chat_keeps_its_own_system_message(chatml):
 
 
 def test_template_arguments_reach_the_chat_template(chatml):
-    (prompt,) = load(chatml, [{"prompt": [USER]}], chat_template_kwargs={"no_thinking": True})
-    assert chatml.decode(prompt.token_ids).endswith("<|im_start|>assistant\n<think></think>")
+    (task,) = load(chatml, [{"prompt": [USER]}], chat_template_kwargs={"no_thinking": True})
+    assert read(chatml, task, chat_template_kwargs={"no_thinking": True}).endswith(
+        "<|im_start|>assistant\n<think></think>"
+    )
 
 
 def test_a_prompt_template_may_name_any_column(tokenizer, chatml):
     rows = [{"prompt": "2+3?", "unit": "apples"}]
     options = {"prompt_template": "Question ({unit}): {prompt}\nAnswer:"}
-    (prompt,) = load(tokenizer, rows, **options)
-    assert prompt.content == "Question (apples): 2+3?\nAnswer:"
-    assert tokenizer.decode(prompt.token_ids) == "<s>Question (apples): 2+3?\nAnswer:"
+    (task,) = load(tokenizer, rows, **options)
+    assert task.content == "Question (apples): 2+3?\nAnswer:"
+    assert read(tokenizer, task) == "<s>Question (apples): 2+3?\nAnswer:"
     (chat,) = load(chatml, rows, chat="always", **options)
     assert chat.content == ({"role": "user", "content": "Question (apples): 2+3?\nAnswer:"},)
 
@@ -139,7 +145,7 @@ def test_long_prompts_stop_with_how_many_and_the_longest(tokenizer):
 def test_long_prompts_can_be_skipped_and_are_counted_beside_bad_rows(tokenizer):
     rows = [{"prompt": "7" * 9}, {"prompt": ""}, {"prompt": "x"}, {"prompt": "7" * 10}]
     loaded = load(tokenizer, rows, max_prompt_tokens=5, on_long_prompt="skip", on_bad_row="skip")
-    assert [prompt.id for prompt in loaded.items] == ["data[2]"]
+    assert [task.id for task in loaded.items] == ["data[2]"]
     assert loaded.skipped == {"column 'prompt' is empty": 1, "longer than 5 tokens": 2}
     with pytest.raises(InputError, match=r"3 of 3 prompts are longer than 1 tokens"):
         load(tokenizer, rows, max_prompt_tokens=1, on_long_prompt="skip", on_bad_row="skip")
@@ -162,18 +168,42 @@ def test_a_prompt_of_characters_that_the_tokenizer_lacks_is_bad():
 
 
 def test_the_tokens_in_front_are_found_for_any_alphabet():
-    assert load(one_character_tokenizer("1"), [{"prompt": "11"}])[0].token_ids == (0, 1, 1)
-    assert load(one_character_tokenizer("x"), [{"prompt": "xx"}])[0].token_ids == (0, 1, 1)
+    renderer = Renderer(one_character_tokenizer("1"))
+    assert renderer.prompt("11", "here") == [0, 1, 1]
+    renderer = Renderer(one_character_tokenizer("x"))
+    assert renderer.prompt("xx", "here") == [0, 1, 1]
 
 
 def test_gsm8k_loads_without_conversion(tokenizer):
     file = REAL / "gsm8k_test.jsonl"
     if not file.is_file():
         pytest.skip(f"GSM8K's file is not at {file}; set REINLM_SHARED_DATA to its folder")
-    loaded = load_prompts(DataConfig(path=str(file), chat="auto"), tokenizer)
+    loaded = load_tasks(DataConfig(path=str(file), chat="auto"), tokenizer)
     first = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     assert len(loaded) == 1319
     assert loaded[0].content == first["question"]
     assert loaded[0].columns == {"answer": first["answer"]}
     assert loaded[-1].id == f"{file}:1319"
-    assert tokenizer.decode(loaded[0].token_ids) == "<s>" + first["question"]
+    assert read(tokenizer, loaded[0]) == "<s>" + first["question"]
+
+
+def test_columns_are_the_row_s_own_values_and_not_copies_of_them(tokenizer):
+    long = ["x"] * 1000
+    (task,) = load(tokenizer, [{"prompt": "1", "cases": long}])
+    assert task.columns["cases"] is long
+
+
+def test_a_renderer_may_stand_for_the_tokenizer_but_not_with_other_options(chatml):
+    config = DataConfig(path=[{"prompt": [USER]}], chat_template_kwargs={"no_thinking": True})
+    assert len(load_tasks(config, build_renderer(config, chatml))) == 1
+    with pytest.raises(
+        InputError, match=r"chat_template_kwargs=\{'no_thinking': True\} is set, but the renderer given has"
+    ):
+        load_tasks(config, Renderer(chatml))
+
+
+def test_data_are_refused_where_the_run_s_renderer_was_another_one(chatml, llama):
+    config = DataConfig(path=[{"prompt": [USER]}], renderer_identity=Renderer(chatml).identity)
+    assert len(load_tasks(config, chatml)) == 1
+    with pytest.raises(InputError, match="the run's chats were rendered by .*, and this renderer is"):
+        load_tasks(config, llama)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reinlm.environments.arithmetic import ALPHABET, Addition, _pair, demonstrations, problems
+from reinlm.data.arithmetic import ALPHABET, Addition, _pair, demonstrations, problems
 from reinlm.errors import InputError
 
 

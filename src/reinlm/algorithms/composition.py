@@ -1,0 +1,207 @@
+"""The choices that an algorithm is made of, and what they ask of whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from reinlm.algorithms.compatibility import cautions, refuse_contradictions
+from reinlm.algorithms.filters import GroupFilter
+from reinlm.algorithms.shapers import Shaper
+from reinlm.objectives import (
+    KL,
+    Advantage,
+    Aggregation,
+    Correction,
+    Critic,
+    EntropyBonus,
+    Gate,
+    Lagrange,
+    LossTerm,
+    OffPolicyMask,
+    Ratio,
+    Selection,
+)
+
+KEEP, BEFORE, AFTER = "keep", "filter_before_baseline", "filter_after_baseline"
+OVERLONG = (KEEP, BEFORE, AFTER)
+"""What becomes of answers that a limit cut off."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How many updates a paper makes of one collected batch: every minibatch of every pass is one.
+
+    Example: DAPO's 16 updates of 512 answers each, of the 8,192 of a batch: Updates(passes=1, minibatches=16)
+    """
+
+    passes: int = 1
+    """Times that each answer is trained on."""
+    minibatches: int = 1
+    """Parts of whole groups that a pass is split into."""
+
+    def __post_init__(self) -> None:
+        if self.passes < 1 or self.minibatches < 1:
+            raise ValueError(
+                f"updates: passes and minibatches are at least 1, not {self.passes} and {self.minibatches}"
+            )
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The fields of `Algorithm`, each a value that can be swapped. Raises ValueError for choices that contradict one another."""
+
+    name: str
+    """What it is called; free for a changed one."""
+    advantage: Advantage
+    ratio: Ratio
+    gate: Gate
+    weights: Aggregation
+    kl: KL | tuple[KL, ...] | None = None
+    """What ties the policy to its reference or to its old weights; several with different anchors."""
+    corrections: tuple[Correction, ...] = ()
+    """Weights for samples that the trainer's own policy would have drawn otherwise, one after the other."""
+    sequence_mask: OffPolicyMask | None = None
+    """Drops punished sequences that the policy has left behind."""
+    selection: Selection | None = None
+    """Tokens whose covariance with the advantage is treated apart."""
+    entropy: EntropyBonus | None = None
+    terms: tuple[LossTerm, ...] = ()
+    """What else stands in the loss of each token."""
+    constraints: tuple[Lagrange, ...] = ()
+    """Bounds on the means of named rewards."""
+    critic: Critic | None = None
+    """How a critic learns; there is one exactly where the advantage needs it."""
+    overlong: str = KEEP
+    """Answers that a limit cut off: "keep" them; "filter_before_baseline": they are in no statistic and no loss;
+    "filter_after_baseline": their rewards still shape the baseline, their tokens are in no loss."""
+    shapers: tuple[Shaper, ...] = ()
+    """Added to the rewards before the advantage."""
+    filters: tuple[GroupFilter, ...] = ()
+    """Which groups are trained on; dropped ones are sampled anew."""
+    updates: Updates = Updates()
+    """Those of its paper; a trainer takes them where its user says nothing."""
+    source: str = ""
+    """Paper and arXiv id."""
+    base: str = ""
+    """The named algorithm that a renamed one changes; empty where `name` is its own."""
+
+    def __post_init__(self) -> None:
+        if self.overlong not in OVERLONG:
+            raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
+        refuse_contradictions(self)
+
+    # ------------------------------------------------------------------------------------------ what it needs
+
+    @property
+    def ties(self) -> tuple[KL, ...]:
+        """Every KL that can count."""
+        given = self.kl if isinstance(self.kl, tuple) else () if self.kl is None else (self.kl,)
+        return tuple(kl for kl in given if kl.active)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should be told before a run: choices that are accepted, and do less than their names promise."""
+        return cautions(self)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a reference model has to be kept."""
+        return any(kl.anchor == "reference" for kl in self.ties) or "ref_logprobs" in self._term_needs
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a teacher model is needed."""
+        return self.needs_teacher_logprobs or self.needs_teacher_full_kl
+
+    @property
+    def needs_ref_logprobs(self) -> bool:
+        """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
+        sampled = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties)
+        return sampled or "ref_logprobs" in self._term_needs
+
+    @property
+    def needs_teacher_logprobs(self) -> bool:
+        """Whether the teacher's log-probabilities of the samples are needed, once a batch, at the sampling temperature.
+
+        They go into `Feedback.teacher_logprobs` where the advantage needs a "teacher", and into `prepare`.
+        """
+        return "teacher" in self.advantage.needs or "teacher_logprobs" in self._term_needs
+
+    @property
+    def needs_full_kl(self) -> bool:
+        """Whether `loss` takes `full_kl`: of π_θ and the reference, in every forward pass of an update, with a gradient."""
+        return self._full("reference", in_loss=True)
+
+    @property
+    def needs_full_kl_in_reward(self) -> bool:
+        """Whether `charge` takes `full_kl`: of π_old and the reference, once a batch before its first update, no gradient.
+
+        π_old is the policy as it stands before the first update, whose `old_logprobs` are measured in the same pass.
+        """
+        return self._full("reference", in_loss=False)
+
+    @property
+    def needs_full_old_kl(self) -> bool:
+        """Whether `loss` takes `full_old_kl`: KL(π_old ‖ π_θ), in every forward pass of an update, with a gradient to π_θ.
+
+        π_old is the policy before the first update of the batch; where a batch makes one update its value is 0, and so is its
+        gradient.
+        """
+        return self._full("old", in_loss=True)
+
+    @property
+    def needs_teacher_full_kl(self) -> bool:
+        """Whether `loss` takes `full_teacher_kl`: of π_θ and the teacher, in every forward pass of an update, with a gradient."""
+        return self._full("teacher", in_loss=True)
+
+    @property
+    def full_directions(self) -> Mapping[str, str]:
+        """Of each anchor with a full KL its direction, for `full_divergence(log π, log anchor, direction)` at each state.
+
+        log π and log anchor are over the vocabulary, at the sampling temperature. One anchor has one direction.
+        """
+        return {kl.anchor: "forward" if kl.forward else "reverse" for kl in self.ties if kl.estimator == "full"}
+
+    @property
+    def needs_old_logprobs(self) -> bool:
+        """Whether old log-probabilities are needed even where an update is a single step, so that they are the current ones."""
+        by_batch = any(
+            (not kl.in_loss and kl.estimator != "full") or (kl.controller and kl.anchor == "reference")
+            for kl in self.ties
+        )
+        by_advantage = {"importance", "teacher"} & self.advantage.needs
+        return bool(
+            by_batch or self.corrections or self.selection or by_advantage or "old_logprobs" in self._term_needs
+        )
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether `loss` takes the entropy of each token, with a gradient."""
+        return self.entropy is not None or "entropy" in self._term_needs
+
+    @property
+    def needs_named_rewards(self) -> bool:
+        """Whether `Feedback.named_rewards` and `reward_weights` are needed; with constraints, `advance` takes their means."""
+        return bool(self.constraints) or "named_rewards" in self.advantage.needs
+
+    @property
+    def needs_columns(self) -> frozenset[str]:
+        """Columns of each token that `prepare` takes by name."""
+        return self._term_needs - {"entropy", *KNOWN}
+
+    @property
+    def needs_final_logprobs(self) -> bool:
+        """Whether the divergence from the old policy is measured again once an update is done."""
+        return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.ties)
+
+    @property
+    def _term_needs(self) -> frozenset[str]:
+        return frozenset(name for term in self.terms for name in getattr(term, "needs", ()))
+
+    def _full(self, anchor: str, *, in_loss: bool) -> bool:
+        return any(kl.estimator == "full" and kl.anchor == anchor and kl.in_loss == in_loss for kl in self.ties)
+
+
+KNOWN = ("old_logprobs", "rollout_logprobs", "ref_logprobs", "teacher_logprobs")
+"""Signals that a term may need."""

@@ -1,0 +1,211 @@
+"""What a learner trains on and scores: the tokens of many sequences in one flat batch, and the rewards beside them.
+
+Shapes: S sequences of T tokens in all, of which N are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reinlm.objectives import Feedback, Layout
+from reinlm.records import COLUMNS, NO_TURN, Array, ScoredGroup, Segment
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Sequences end to end, and which of their tokens are scored. Tensors live on the CPU; there is no padding.
+
+    Example: the sequences 5 6 7 and 8 9, whose last two tokens and last token are scored:
+        TokenBatch.of([[5, 6, 7], [8, 9]], [[1, 2], [1]])
+    """
+
+    token_ids: Int[Tensor, " all_tokens"]
+    """int32, sequence after sequence."""
+    lengths: Int[Tensor, " sequences"]
+    """Tokens of every sequence."""
+    positions: Int[Tensor, " tokens"]
+    """Where in its sequence every scored token stands, from 1: nothing stands before the first token."""
+    layout: Layout
+    """Which turn, sequence, episode and group every scored token belongs to; tokens stand in the order of the sequences."""
+    temperature: Float[Tensor, " sequences"] | None = None
+    """That each sequence was sampled at; None: 1 everywhere."""
+    columns: Mapping[str, Shaped[Tensor, "tokens ..."]] = field(default_factory=dict)
+    """Per-token columns over the scored tokens."""
+    input_columns: Mapping[str, Shaped[Tensor, "all_tokens ..."]] = field(default_factory=dict)
+    """Per-token columns over all tokens."""
+
+    @classmethod
+    def of(
+        cls, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], group_size: int = 1
+    ) -> TokenBatch:
+        """From lists: `positions` names the scored tokens of each sequence; `group_size` neighbours make a group."""
+        flat = [token for sequence in sequences for token in sequence]
+        scored = [place for places in positions for place in places]
+        return cls(
+            token_ids=torch.tensor(flat, dtype=torch.int32),
+            lengths=torch.tensor([len(sequence) for sequence in sequences], dtype=torch.long),
+            positions=torch.tensor(scored, dtype=torch.long),
+            layout=Layout.from_lengths([len(places) for places in positions], group_size),
+        )
+
+    @cached_property
+    def starts(self) -> Int[Tensor, " sequences"]:
+        """Where in `token_ids` every sequence begins."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @property
+    def sequences(self) -> int:
+        """S, sequences without a scored token included."""
+        return int(self.lengths.shape[0])
+
+    @property
+    def tokens(self) -> int:
+        """N, the number of scored tokens."""
+        return self.layout.tokens
+
+    def ids(self, sequence: int) -> list[int]:
+        """The token ids of one sequence."""
+        start = int(self.starts[sequence])
+        ids: list[int] = self.token_ids[start : start + int(self.lengths[sequence])].tolist()
+        return ids
+
+    def select(self, sequences: Int[Tensor, " chosen"]) -> TokenBatch:
+        """Some of the sequences, in the order given. Raises ValueError for one that is named twice."""
+        layout, tokens = self.layout.select(sequences)
+        inputs = _ranges(self.starts[sequences], self.lengths[sequences])
+        return TokenBatch(
+            token_ids=self.token_ids[inputs],
+            lengths=self.lengths[sequences],
+            positions=self.positions[tokens],
+            layout=layout,
+            temperature=None if self.temperature is None else self.temperature[sequences],
+            columns={name: values[tokens] for name, values in self.columns.items()},
+            input_columns={name: values[inputs] for name, values in self.input_columns.items()},
+        )
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """start, start + 1, … of every stretch, one after the other."""
+    first = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+    return first + torch.arange(int(lengths.sum()))
+
+
+def token_batch(groups: Sequence[ScoredGroup]) -> TokenBatch:
+    """Flatten scored groups: a segment is a sequence, a rollout an episode.
+
+    Raises ValueError where a column without a value for missing entries stands in some segments and not in all.
+    """
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    segments = [segment for rollout in rollouts for segment in rollout.segments]
+    lengths = np.array([len(segment) for segment in segments], dtype=np.int64)
+    offsets = lengths.cumsum() - lengths
+    turns = _concatenate([segment.turns for segment in segments], np.int16)
+    places = np.flatnonzero(turns != NO_TURN)
+    owner = np.repeat(np.arange(len(segments)), lengths)[places]
+    columns = {name: _gather(name, segments) for name in COLUMNS if any(name in s.columns for s in segments)}
+    return TokenBatch(
+        token_ids=torch.from_numpy(_concatenate([segment.token_ids for segment in segments], np.int32)),
+        lengths=torch.from_numpy(lengths),
+        positions=torch.from_numpy(places - offsets[owner]),
+        layout=_layout(groups, owner, turns[places], places),
+        temperature=torch.tensor([segment.sampling.temperature for segment in segments], dtype=torch.float64),
+        columns={name: values for name, values in columns.items() if COLUMNS[name].over == "chosen"},
+        input_columns={name: values for name, values in columns.items() if COLUMNS[name].over == "all"},
+    )
+
+
+def _layout(groups: Sequence[ScoredGroup], owner: Array, turns: Array, places: Array) -> Layout:
+    """Token ⊂ turn ⊂ segment ⊂ rollout ⊂ group. A turn ends where its number changes, or its tokens are interrupted."""
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    first = np.ones(len(places), dtype=bool)
+    first[1:] = (owner[1:] != owner[:-1]) | (turns[1:] != turns[:-1]) | (places[1:] != places[:-1] + 1)
+    return Layout(
+        turn_of_token=torch.from_numpy(first.cumsum() - 1),
+        sequence_of_turn=torch.from_numpy(owner[first]),
+        episode_of_sequence=torch.tensor([e for e, r in enumerate(rollouts) for _ in r.segments], dtype=torch.long),
+        group_of_episode=torch.tensor([g for g, group in enumerate(groups) for _ in group.events], dtype=torch.long),
+        groups=len(groups),
+    )
+
+
+def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
+    """One column of all segments, entry after entry."""
+    column = COLUMNS[name]
+    parts = []
+    known = next(segment.columns[name] for segment in segments if name in segment.columns)
+    for index, segment in enumerate(segments):
+        entries = len(segment) if column.over == "all" else segment.length
+        if name in segment.columns:
+            parts.append(segment.columns[name])
+        elif column.missing is not None or not entries:
+            fill = 0 if column.missing is None else column.missing
+            parts.append(np.full((entries, *known.shape[1:]), fill, dtype=known.dtype))
+        else:
+            raise ValueError(f"segment {index} has no column {name!r}, which other segments of the batch have")
+    return torch.from_numpy(_concatenate(parts, known.dtype))
+
+
+def _concatenate(parts: Sequence[Array], dtype: object) -> Array:
+    """One new array; an empty one where there is nothing."""
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)  # type: ignore[call-overload, no-any-return]
+
+
+def feedback(groups: Sequence[ScoredGroup], layout: Layout) -> Feedback:
+    """The rewards of scored groups for the layout of their `token_batch`, with what shapers add.
+
+    An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic, and
+    shaping gives it none.
+    """
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    earned = [events for group in groups for events in group.events]
+    shaping = [added for group in groups for added in group.shaping or [()] * len(group.events)]
+    rewards, step_rewards, step_tokens = [], [], []
+    start = 0
+    for rollout, events, added in zip(rollouts, earned, shaping, strict=True):
+        given = [*events, *added] if events else []
+        whole = [event.weight * event.value for event in given if event.token is None]
+        rewards.append(sum(whole, start=0.0) if events else float("nan"))
+        for event in given:
+            if event.token is not None:
+                step_rewards.append(event.weight * event.value)
+                step_tokens.append(start + event.token)
+        start += rollout.length
+    return Feedback(
+        layout=layout,
+        rewards=torch.tensor(rewards, dtype=torch.float64),
+        step_rewards=torch.tensor(step_rewards, dtype=torch.float64) if step_rewards else None,
+        step_tokens=torch.tensor(step_tokens, dtype=torch.long) if step_rewards else None,
+        truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
+        baseline_rewards=torch.tensor(
+            [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
+        ),
+    )
+
+
+def example_batch(token_ids: Array, trained: Array, offsets: Array) -> TokenBatch:
+    """Sequences with their own scored tokens, each a group of its own.
+
+    Args:
+        token_ids: [T] sequence after sequence.
+        trained: [T] bool, which tokens are scored; never the first of a sequence.
+        offsets: [S + 1]: sequence i has the tokens from offsets[i] up to offsets[i + 1].
+    """
+    lengths = np.diff(offsets)
+    places = np.flatnonzero(trained)
+    owner = np.repeat(np.arange(len(lengths)), lengths)[places]
+    return TokenBatch(
+        token_ids=torch.tensor(token_ids, dtype=torch.int32),
+        lengths=torch.from_numpy(lengths),
+        positions=torch.from_numpy(places - np.asarray(offsets)[owner]),
+        layout=Layout.from_lengths(np.bincount(owner, minlength=len(lengths)).tolist()),
+    )

@@ -1,0 +1,33 @@
+"""A second model like one that is loaded: built from its configuration, with its weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def same_model(lm: nn.Module) -> nn.Module:
+    """A new model of the same configuration, weights, types and device, frozen.
+
+    The random state stays as it is. An adapter is not copied: give the model that it stands on.
+    """
+    from transformers.initialization import no_init_weights
+
+    source: Any = lm
+    config = copy.deepcopy(source.config)
+    with torch.random.fork_rng(devices=[]), no_init_weights():
+        made = type(source)._from_config(config, dtype=source.dtype)
+    made.tie_weights()  # skipped together with the initial weights
+    made.to(source.device)
+    with torch.no_grad():
+        for (name, new), (_, old) in zip(made.named_parameters(), source.named_parameters(), strict=True):
+            assert new.shape == old.shape, name
+            new.data = old.detach().to(old.dtype, copy=True)
+        for (name, buffer), (_, other) in zip(made.named_buffers(), source.named_buffers(), strict=True):
+            owner, _, last = name.rpartition(".")
+            made.get_submodule(owner)._buffers[last] = other.detach().clone().to(buffer.device)
+    frozen: nn.Module = made.requires_grad_(False)
+    return frozen

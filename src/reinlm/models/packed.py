@@ -1,0 +1,133 @@
+"""Sequences to the rows that a backbone reads, and the order in which they go through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reinlm.batches import TokenBatch
+from reinlm.errors import InputError
+
+Packing = Literal["pad", "pack"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a backbone reads, and where in it the state stands that each scored token is chosen from."""
+
+    inputs: dict[str, Tensor]
+    """`input_ids` [R, L], and with packing `position_ids` [1, L]."""
+    scored: Tensor
+    """[N] index into the flattened rows."""
+    targets: Tensor
+    """[N] the scored tokens."""
+    temperature: Tensor | None
+    """[N] that each scored token was sampled at; None: 1 everywhere."""
+
+    def gather(self, states: Tensor) -> Tensor:
+        """[R, L, H] states -> [N, H] those that the scored tokens were chosen from."""
+        return states.flatten(0, 1).index_select(0, self.scored)
+
+
+def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device) -> Rows:
+    """Build rows: each sequence is cut before its last scored token, which no other token needs to see.
+
+    Args:
+        batch: with at least one scored token. A position equal to its sequence's length is the state after the last token;
+            its target is `fill`.
+        packing: "pad" makes one row a sequence, padded on the right; "pack" one row with all sequences end to end.
+        fill: a token for padding; nothing reads it.
+
+    Raises:
+        InputError: nothing to score, or a position outside its sequence.
+    """
+    if not batch.tokens:
+        raise InputError("there is no token to score", hint="give at least one position")
+    tokens = batch.token_ids.numpy().astype(np.int64)
+    lengths, position = batch.lengths.numpy(), batch.positions.numpy()
+    owner = batch.layout.index("sequence").numpy()
+    if (wrong := (position < 1) | (position > lengths[owner])).any():
+        at = int(wrong.argmax())
+        raise InputError(
+            f"sequence {owner[at]} has {lengths[owner[at]]} tokens and cannot be scored at position {position[at]}",
+            hint="positions run from 1 (nothing stands before the first token) to length - 1",
+        )
+    start = lengths.cumsum() - lengths
+    needed = np.zeros_like(lengths)
+    np.maximum.at(needed, owner, position)
+    offset = np.arange(len(tokens)) - np.repeat(start, lengths)
+    read = offset < np.repeat(needed, lengths)
+    targets = np.append(tokens, fill)[np.where(position < lengths[owner], start[owner] + position, len(tokens))]
+    if packing == "pack":
+        inputs = {"input_ids": tokens[read][None], "position_ids": offset[read][None]}
+        scored = (needed.cumsum() - needed)[owner] + position - 1
+    else:
+        row = (needed > 0).cumsum() - 1
+        grid = np.arange(needed.max()) < needed[needed > 0, None]
+        ids = np.full(grid.shape, fill, np.int64)
+        ids[grid] = tokens[read]
+        inputs = {"input_ids": ids}
+        scored = row[owner] * grid.shape[1] + position - 1
+    temperature = None
+    if batch.temperature is not None and not bool((batch.temperature == 1.0).all()):
+        temperature = batch.temperature[torch.from_numpy(owner)].to(device, _widest(device))
+    return Rows(
+        {name: torch.from_numpy(array).to(device) for name, array in inputs.items()},
+        torch.from_numpy(scored).to(device),
+        torch.from_numpy(targets).to(device),
+        temperature,
+    )
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def micro_batches(
+    lengths: Sequence[int], budget_tokens: int, packing: Packing = "pad", units: Sequence[Sequence[int]] | None = None
+) -> list[list[int]]:
+    """Split sequences into micro-batches of at most `budget_tokens` each, the longest first, and no unit in two of them.
+
+    The cost of one is rows · longest where it is padded, and the sum of lengths where it is packed. A unit larger than the
+    budget gets a micro-batch of its own. Every index comes once; ties keep their order.
+
+    Args:
+        lengths: tokens of each sequence.
+        units: the sequences that belong together (pairs, groups); by default each stands alone.
+
+    Example:
+        >>> micro_batches([3, 9, 4, 4], budget_tokens=12)
+        [[1], [2, 3, 0]]
+    """
+    if budget_tokens < 1:
+        raise InputError(f"budget_tokens must be at least 1, not {budget_tokens}")
+    whole = [[index] for index in range(len(lengths))] if units is None else units
+    batches: list[list[int]] = []
+    longest = used = 0  # of the last batch: its longest sequence, and the sum of its lengths
+    for unit in sorted(whole, key=lambda members: -max(lengths[i] for i in members)):
+        reach, size = max(lengths[i] for i in unit), sum(lengths[i] for i in unit)
+        if batches:
+            padded = (len(batches[-1]) + len(unit)) * max(longest, reach)
+            cost = padded if packing == "pad" else used + size
+            if cost <= budget_tokens:
+                batches[-1] += unit
+                used += size
+                continue
+        batches.append(list(unit))
+        longest, used = reach, size
+    return batches
+
+
+def filler(model: nn.Module) -> int:
+    """A token for padding. Nothing reads it: rows are padded on the right, and no position looks ahead.
+
+    So there is no attention mask, and attention runs its fastest kernel. Transformers warns of the pad token where there is
+    no mask; any other one does as well.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    return 1 if getattr(getattr(inner, "config", None), "pad_token_id", None) == 0 else 0

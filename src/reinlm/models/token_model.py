@@ -1,0 +1,286 @@
+"""The one forward pass: a batch of tokens in, what was measured at every scored token out.
+
+Everything that is trained or scored goes through `TokenModel.forward`, so that sharding, compilation, packing and adapters
+have one place to act on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from reinlm.batches import TokenBatch
+from reinlm.errors import InputError
+from reinlm.models.heads import Split, split_head, supports_packing, unwrap
+from reinlm.models.packed import Packing, Rows, filler, lay_out
+from reinlm.objectives import full_entropy, full_kl
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+Entropy = bool | Literal["grad"]
+Direction = Literal["reverse", "forward"]
+
+CHUNK_ELEMENTS = 2**27
+"""Logits of a chunk by default: 512 MiB of float32, 883 tokens of a vocabulary of 152,000."""
+NO_ADAPTER = ""
+"""In `Anchor` and `TokenModel.using`: the base model alone."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a forward pass measures.
+
+    Example: log-probabilities, and their entropy with a gradient:
+        Want(entropy="grad")
+    """
+
+    logprobs: bool = True
+    entropy: Entropy = False
+    """True measures it, "grad" also lets gradients through it."""
+    values: bool = False
+    """The value head's value of the state in which each token was chosen."""
+    full_kl: Mapping[str, Direction] = field(default_factory=dict)
+    """By the name of an anchor: the divergence from it over the whole vocabulary, with a gradient."""
+    hidden: bool = False
+    """The states [N, H] that the scored tokens were chosen from: what another model's divergence is computed with."""
+
+
+VALUES = Want(logprobs=False, values=True)
+HIDDEN = Want(logprobs=False, hidden=True)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass measured at every scored token, in the order of the batch; None for what was not wanted.
+
+    Floats are float32, or float64 of a float64 model.
+    """
+
+    logprobs: Float[Tensor, " tokens"] | None = None
+    """Of each scored token, at the temperature that its sequence was sampled at."""
+    entropy: Float[Tensor, " tokens"] | None = None
+    """In nats, of the distribution that each was drawn from, at the same temperature."""
+    likeliest: Bool[Tensor, " tokens"] | None = None
+    """Whether each was a token of the highest probability. Measured together with the entropy."""
+    values: Float[Tensor, " tokens"] | None = None
+    full_kl: Mapping[str, Float[Tensor, " tokens"]] = field(default_factory=dict)
+    """KL in nats over the whole vocabulary, at the same temperature, by the anchor's name."""
+    hidden: Float[Tensor, "tokens hidden"] | None = None
+
+    @property
+    def scored(self) -> Float[Tensor, " tokens"]:
+        """The log-probabilities. Raises ValueError where none were wanted."""
+        if self.logprobs is None:
+            raise ValueError("the forward pass was not asked for log-probabilities")
+        return self.logprobs
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Outputs:
+        """The same with every tensor changed."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "full_kl"}
+        changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in plain.items()}
+        return Outputs(**changed, full_kl={name: change(x) for name, x in self.full_kl.items()})
+
+    def nothing(self) -> Tensor:
+        """0 that depends on every float measured, for a backward pass that must take place and add nothing."""
+        known = [x for x in (self.logprobs, self.entropy, self.values, *self.full_kl.values()) if x is not None]
+        return torch.stack([x.sum() * 0.0 for x in known if x.requires_grad]).sum()
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Another model on the same tokens that divergences are measured from: a reference, a teacher, the old policy."""
+
+    model: TokenModel
+    adapter: str | None = None
+    """Which adapter of the model it is; `NO_ADAPTER` for the base model; None where it has none."""
+
+
+class TokenModel(nn.Module):
+    """A language model whose forward pass measures scored tokens.
+
+        logprob_t = log softmax(logits_{t-1} / temperature)[token_t]        entropy_t = -Σ_v p_v log p_v
+
+    Hidden states are gathered where a token is scored, and the head runs chunk by chunk: the backward pass computes a
+    chunk's logits again, so that no [tokens, vocabulary] tensor outlives its chunk. Tokens after the last scored one are
+    not run at all. Runs under the caller's autocast; the softmax is float32 (float64 for a float64 model).
+
+    Args:
+        lm: a Hugging Face causal language model (or a PEFT model around one), or with `value_head` a backbone alone.
+        value_head: maps hidden states [N, H] to values [N, 1].
+        packing: "pad" runs one row a sequence; "pack" one row with all sequences end to end, which pays with flash
+            attention.
+        chunk_tokens: scored tokens per chunk; by default as many as make `CHUNK_ELEMENTS` logits.
+
+    Raises:
+        InputError: a model whose logits are not its head applied to its backbone, or one that cannot be packed.
+    """
+
+    def __init__(
+        self,
+        lm: nn.Module,
+        *,
+        value_head: nn.Module | None = None,
+        packing: Packing = "pad",
+        chunk_tokens: int | None = None,
+        backbone_only: bool = False,
+    ) -> None:
+        super().__init__()
+        if chunk_tokens is not None and chunk_tokens < 1:
+            raise InputError(f"chunk_tokens must be at least 1, not {chunk_tokens}")
+        self.lm = lm
+        self.value_head = value_head
+        self.packing: Packing = packing
+        self.chunk_tokens = chunk_tokens
+        self._fill = filler(lm)
+        self._split: Split | None = None if backbone_only else split_head(lm)  # tried here, before any sharding
+        if packing == "pack" and not backbone_only and not supports_packing(lm):
+            raise InputError(f"{type(unwrap(lm)).__name__} mixes sequences that share a row", hint="use packing=pad")
+
+    @property
+    def split(self) -> Split:
+        """Backbone and head. Raises InputError for a backbone alone."""
+        if self._split is None:
+            raise InputError("a backbone alone has no log-probabilities")
+        return self._split
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return next(self.parameters()).dtype
+
+    def using(self, adapter: str | None) -> AbstractContextManager[None]:
+        """That adapter in place of the one in use, through forward and backward pass; None leaves all as it is."""
+        return nullcontext() if adapter is None else _adapter(self.lm, adapter)
+
+    def forward(self, batch: TokenBatch, want: Want, anchors: Mapping[str, Anchor] | None = None) -> Outputs:
+        """Measure what `want` names at the scored tokens of `batch`.
+
+        The model's mode is the caller's. Anchors run without gradient, in their own forward pass.
+
+        Raises:
+            InputError: nothing to score, a position outside its sequence, temperature 0, or values without a head.
+        """
+        _check_temperature(batch)
+        rows = lay_out(batch, self.packing, self._fill, self.device)
+        hidden = self._hidden(rows)
+        values = _values(self.value_head, hidden) if want.values else None
+        if not want.logprobs:
+            return Outputs(values=values, hidden=hidden if want.hidden else None)
+        if int((batch.positions >= batch.lengths[batch.layout.index("sequence")]).sum()):
+            raise InputError("the state after a sequence's last token has a value, and no token to score")
+        others = {name: anchors[name] for name in want.full_kl} if anchors else {}
+        return self._measured(rows, hidden, values, want, batch, others)
+
+    def _hidden(self, rows: Rows) -> Tensor:
+        backbone = self.lm if self._split is None else self._split.backbone
+        states: Tensor = backbone(**rows.inputs, use_cache=False)[0]
+        return rows.gather(states)
+
+    def _measured(
+        self,
+        rows: Rows,
+        hidden: Tensor,
+        values: Tensor | None,
+        want: Want,
+        batch: TokenBatch,
+        anchors: Mapping[str, Anchor],
+    ) -> Outputs:
+        split = self.split
+        parts = [hidden, rows.targets]
+        if rows.temperature is not None:
+            parts.append(rows.temperature)
+        for anchor in anchors.values():
+            with torch.no_grad(), anchor.model.using(anchor.adapter):
+                parts.append(anchor.model(batch, HIDDEN).hidden)
+        measure = partial(_measure, split, anchors, want=want, warm=rows.temperature is not None)
+        if torch.is_grad_enabled():
+            measure = partial(checkpoint, measure, use_reentrant=False, preserve_rng_state=self.training)
+        size = self.chunk_tokens or max(1, CHUNK_ELEMENTS // split.vocabulary)
+        chunks = [measure(*chunk) for chunk in zip(*(part.split(size) for part in parts), strict=True)]
+        logprobs, entropy, likeliest, *kls = (None if c[0] is None else torch.cat(c) for c in zip(*chunks, strict=True))
+        found = {name: kl for name, kl in zip(anchors, kls, strict=True) if kl is not None}
+        return Outputs(logprobs, entropy, likeliest, values, found)
+
+
+def _measure(
+    split: Split,
+    anchors: Mapping[str, Anchor],
+    hidden: Tensor,
+    targets: Tensor,
+    *others: Tensor,
+    want: Want,
+    warm: bool,
+) -> tuple[Tensor | None, ...]:
+    """One chunk of C tokens: log-probabilities, entropies, first choices, and a divergence from each anchor.
+
+    `others` are the temperatures [C] where `warm`, then the hidden states [C, H] of each anchor.
+    """
+    temperature = others[0][:, None] if warm else None
+    logprobs = _log_softmax(split, hidden, temperature)
+    chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
+    divergences = []
+    for (name, anchor), states in zip(anchors.items(), others[warm:], strict=True):
+        with torch.no_grad(), anchor.model.using(anchor.adapter):
+            frozen = _log_softmax(anchor.model.split, states, temperature)
+        divergences.append(full_kl(logprobs, frozen) if want.full_kl[name] == "reverse" else full_kl(frozen, logprobs))
+    if not want.entropy:
+        return chosen, None, None, *divergences
+    # After `chosen`, so that the backward pass, which runs the chunk again up to the last tensor that it needs, skips
+    # an entropy without gradient.
+    with torch.set_grad_enabled(torch.is_grad_enabled() and want.entropy == "grad"):
+        likeliest = chosen.detach() >= logprobs.detach().amax(-1)
+        return chosen, full_entropy(logprobs), likeliest, *divergences
+
+
+def _log_softmax(split: Split, hidden: Tensor, temperature: Tensor | None) -> Tensor:
+    logits = split.logits(hidden)
+    return torch.log_softmax(logits if temperature is None else logits / temperature.to(logits.dtype), dim=-1)
+
+
+def _values(value_head: nn.Module | None, hidden: Tensor) -> Tensor:
+    if value_head is None:
+        raise InputError("the model has no value head")
+    values: Tensor = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _check_temperature(batch: TokenBatch) -> None:
+    if batch.temperature is None:
+        return
+    wrong = ~((batch.temperature > 0.0) & (batch.temperature < math.inf))
+    if bool(wrong.any()):
+        raise InputError(
+            f"temperature must be above 0 and finite to score with, not {float(batch.temperature[wrong][0])}",
+            hint="a greedy answer has no distribution: score it at temperature 1",
+        )
+
+
+@contextmanager
+def _adapter(lm: Any, name: str) -> Iterator[None]:
+    """Use an adapter of a PEFT model, or none of them, and give every adapter's weights their gradients back."""
+    if name == NO_ADAPTER:
+        with lm.disable_adapter():
+            yield
+        return
+    before = lm.active_adapter
+    trained = [weight for weight in lm.parameters() if weight.requires_grad]
+    lm.set_adapter(name)
+    try:
+        yield
+    finally:
+        lm.set_adapter(before)
+        for weight in trained:
+            weight.requires_grad_(True)

@@ -1,0 +1,76 @@
+"""What else may stand in the loss of each token, beside gate, KL and entropy bonus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from reinlm.objectives.registry import choice
+from reinlm.objectives.signals import Signals
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the forward pass of a slice gives beside log-probabilities; each with a gradient, and None where nothing asks."""
+
+    entropy: Float[Tensor, " tokens"] | None = None
+    """H of the policy at each token, in nats."""
+    full_kl: Float[Tensor, " tokens"] | None = None
+    """Divergence from the reference over the whole vocabulary, at the state of each token."""
+    full_old_kl: Float[Tensor, " tokens"] | None = None
+    """KL(π_old ‖ π_θ), likewise."""
+    full_teacher_kl: Float[Tensor, " tokens"] | None = None
+    """Divergence from the teacher, likewise."""
+
+
+class LossTerm(Protocol):
+    """(logprobs [N] with a gradient, signals, outputs) -> a loss of each token, which token weights weigh as they do the gate's.
+
+    Its own coefficient is part of it. A slice sees whole sequences, and no more of the step than `signals` says.
+    """
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """ "entropy", or names of signals: "old_logprobs", "rollout_logprobs", "ref_logprobs", "teacher_logprobs", or of columns.
+
+        `Algorithm.prepare` refuses to go on without the signals, `Algorithm.loss` without the entropy.
+        """
+        ...
+
+    def __call__(
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, outputs: Outputs
+    ) -> Float[Tensor, " tokens"]: ...
+
+
+@choice("term", "nll")
+@dataclass(frozen=True)
+class NegativeLogLikelihood:
+    """- coefficient · c_t · log π_θ(y_t), where c_t is a column of the data: imitation of the tokens that it marks.
+
+    Without a column c_t = 1 for every token. With 1 for right answers and 0 for others it is the positive-example loss of
+    VAPO (arXiv 2504.05118, μ = 0.1), up to the token weights, which are the algorithm's.
+    """
+
+    coefficient: float = 0.1
+    """More than 0."""
+    column: str | None = None
+    """A column of each token, such as "loss_weight"."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.coefficient < float("inf"):
+            raise ValueError(f"nll: the coefficient must be more than 0 and finite, not {self.coefficient}")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset() if self.column is None else frozenset({self.column})
+
+    def __call__(
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, outputs: Outputs
+    ) -> Float[Tensor, " tokens"]:
+        marked = 1.0 if self.column is None else signals.columns[self.column]
+        return -self.coefficient * marked * logprobs

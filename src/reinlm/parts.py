@@ -1,0 +1,133 @@
+"""Parts by name: what a recipe may name stands beside the class that it makes.
+
+    @part("environment", "countdown")
+    class CountdownConfig(Config):
+        start: int = 10
+
+        def build(self) -> Environment:
+            return Countdown(self.start)
+
+A recipe then says `environment: countdown`, or `environment: {countdown: {start: 5}}`; with `imports: [mine.py]` the part of
+a user's own file is known by its name like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from reinlm.config import Config, build
+from reinlm.errors import InputError, unknown
+
+_ConfigClass = TypeVar("_ConfigClass", bound=type[Config])
+
+PARTS: dict[str, dict[str, type[Config]]] = {}
+"""kind -> name -> the configuration class, whose `build` makes the part."""
+
+
+def part(kind: str, name: str) -> Callable[[_ConfigClass], _ConfigClass]:
+    """Register a configuration class as the part `name` of its kind. Raises ValueError for a name in use."""
+
+    def register(config: _ConfigClass) -> _ConfigClass:
+        known = PARTS.setdefault(kind, {})
+        if name in known and known[name].__qualname__ != config.__qualname__:
+            raise ValueError(f"{kind} {name!r} is registered twice")
+        known[name] = config
+        return config
+
+    return register
+
+
+def read_part(kind: str, spec: Any) -> Config:
+    """The configuration of the part that `spec` names: NAME, {NAME: values} or a configuration itself.
+
+    Raises:
+        InputError: an unknown name, or values that do not fit; the key that is wrong is named.
+    """
+    known = PARTS.get(kind, {})
+    if isinstance(spec, Config):
+        return spec
+    name, values = (spec, None) if isinstance(spec, str) else _one_pair(kind, spec)
+    if name not in known:
+        raise unknown(kind, str(name), known)
+    if values is not None and not isinstance(values, Mapping):
+        raise InputError(f"{kind}.{name}: {values!r} is no mapping of values", hint=f"write {{{name}: {{key: value}}}}")
+    try:
+        return build(known[name], values or {})
+    except InputError as error:
+        raise InputError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+
+
+def name_of_part(kind: str, config: Config) -> str:
+    """By which a recipe names it."""
+    return next(name for name, known in PARTS[kind].items() if known is type(config))
+
+
+def spell_part(kind: str, config: Config) -> Any:
+    """As a recipe would say it: NAME, or {NAME: values} where it has any."""
+    values = config.model_dump()
+    name = name_of_part(kind, config)
+    return {name: values} if values else name
+
+
+def _one_pair(kind: str, spec: Any) -> tuple[str, Any]:
+    if isinstance(spec, Mapping) and len(spec) == 1:
+        ((name, values),) = spec.items()
+        return str(name), values
+    raise InputError(
+        f"{kind}: cannot read {spec!r}",
+        hint=f"write a name, or {{name: {{key: value}}}}; names: {', '.join(PARTS.get(kind, {}))}",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- users' own files
+
+
+def load_imports(places: Iterable[str]) -> list[ModuleType]:
+    """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
+
+    Raises:
+        InputError: a file that is not there, or that raises while it is imported; the line is named.
+    """
+    return [_load(str(place)) for place in places]
+
+
+def _load(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ImportError as error:
+            raise InputError(f"imports: cannot import {place}: {error}", hint="give a file.py or a module") from error
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise InputError(f"imports: no such file: {place}", hint=f"looked for {path}")
+    name = f"reinlm_imports_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception | SystemExit):
+            raise
+        raise InputError(f"imports: {place} raises {type(error).__name__}: {error}{_line(error, path)}") from error
+    return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f" ({path.name}:{error.lineno})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" ({path.name}:{lines[-1]})" if lines else ""

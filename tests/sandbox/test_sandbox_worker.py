@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+
+import pytest
+
+from reinlm.errors import RunError
+from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.plain import decode, encode
+from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
+
+SERVICE = "sandbox_support"
+
+
+@pytest.fixture
+def worker():
+    worker = Worker(SERVICE)
+    worker.start()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def lane():
+    lane = Lane(SERVICE)
+    yield lane
+    lane.close()
+
+
+def call(method, limit=10.0, **arguments):
+    """A task that makes one call."""
+
+    def task(worker):
+        worker.start()
+        return worker.call(method, arguments, limit)
+
+    return task
+
+
+def test_arguments_arrive_decoded_and_results_come_back(worker):
+    name, value = worker.call("same", {"value": encode((1, b"\xff"))}, limit=10)
+    assert name == "tuple"
+    assert decode(value) == (1, b"\xff")
+
+
+def test_what_a_method_raises_is_told_and_the_process_lives_on(worker):
+    pid = worker.call("pid", {}, limit=10)
+    with pytest.raises(WorkerError, match="raised ValueError: boom"):
+        worker.call("fail", {"text": "boom"}, limit=10)
+    assert worker.call("pid", {}, limit=10) == pid
+
+
+def test_a_process_that_ended_is_told_and_replaced_with_nothing_prepared(worker):
+    worker.prepared.add("a")
+    worker.start()
+    assert worker.prepared == {"a"}
+    with pytest.raises(WorkerError, match="ended its process with exit code 5"):
+        worker.call("leave", {"status": 5}, limit=10)
+    worker.start()
+    assert worker.prepared == set()
+    assert worker.call("sleep", {"seconds": 0, "value": 3}, limit=10) == 3
+
+
+def test_a_call_that_overruns_is_killed(worker):
+    pid = worker.call("pid", {}, limit=10)
+    start = time.monotonic()
+    with pytest.raises(OverrunError, match=r"overran its time limit of 0.3 s"):
+        worker.call("sleep", {"seconds": 60}, limit=0.3)
+    assert time.monotonic() - start < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_arguments_that_nobody_reads_are_given_up_at_the_limit(worker):
+    os.kill(worker.call("pid", {}, limit=10), 19)  # SIGSTOP
+    with pytest.raises(OverrunError, match=r"overran its time limit of 0.3 s"):
+        worker.call("same", {"value": "x" * 10_000_000}, limit=0.3)
+
+
+def test_a_result_that_read_refuses_ends_the_process(worker):
+    def read(value):
+        raise ValueError(f"{value} instead of 4")
+
+    pid = worker.call("pid", {}, limit=10)
+    with pytest.raises(WorkerError, match="sent a reply of an unknown shape: 3 instead of 4"):
+        worker.call("sleep", {"seconds": 0, "value": 3}, 10, read)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_lane_of_one_runs_its_tasks_in_order_in_one_process(lane, tmp_path):
+    path = tmp_path / "notes"
+    futures = [lane.submit(call("note", path=str(path), text=str(number))) for number in range(50)]
+    pids = {lane.submit(call("pid")).result() for _ in range(3)}
+    assert all(future.done() for future in futures)
+    assert path.read_text().split() == [str(number) for number in range(50)]
+    assert len(pids) == 1
+
+
+def test_a_lane_of_two_runs_two_tasks_at_a_time():
+    lane = Lane(SERVICE, width=2)
+    try:
+        pids = [lane.submit(call("pid")).result() for _ in range(3)]
+        assert len(set(pids)) == 1  # the second process starts when there is work for it
+        start = time.monotonic()
+        for future in [lane.submit(call("sleep", seconds=1.0)) for _ in range(2)]:
+            future.result()
+        assert time.monotonic() - start < 1.9
+    finally:
+        lane.close()
+
+
+def test_a_task_that_is_cancelled_in_the_queue_never_runs_and_one_that_runs_is_ended(lane, tmp_path):
+    pid = lane.submit(call("pid")).result()
+    path = tmp_path / "notes"
+    path.touch()
+    running = lane.submit(call("sleep", seconds=60, limit=60))
+    queued = lane.submit(call("note", path=str(path), text="never"))
+    after = lane.submit(call("pid"))
+    while not running.running():
+        time.sleep(0.01)
+    lane.cancel(queued)
+    lane.cancel(running)
+    with pytest.raises(WorkerError, match="was interrupted"):
+        running.result(timeout=5)
+    assert after.result(timeout=10) != pid
+    assert path.read_text() == ""
+    lane.cancel(after)  # done: nothing to end
+    assert lane.submit(call("sleep", seconds=0, value=1)).result(timeout=10) == 1
+
+
+def test_the_event_loop_is_free_while_a_lane_works(lane):
+    async def main():
+        ticks = 0
+        future = asyncio.wrap_future(lane.submit(call("sleep", seconds=0.5, value="done")))
+        while not future.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        return ticks, await future
+
+    ticks, value = asyncio.run(main())
+    assert value == "done"
+    assert ticks > 10
+
+
+def test_closing_ends_the_call_in_flight_and_cancels_those_in_the_queue():
+    lane = Lane(SERVICE)
+    pid = lane.submit(call("pid")).result()
+    running = lane.submit(call("sleep", seconds=60, limit=60))
+    queued = lane.submit(call("pid"))
+    while not running.running():
+        time.sleep(0.01)
+    start = time.monotonic()
+    lane.close()
+    assert time.monotonic() - start < 5
+    with pytest.raises(WorkerError, match="was interrupted"):
+        running.result()
+    assert queued.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_closing_from_a_thread_of_the_lane_itself_does_not_wait_for_it():
+    lane = Lane(SERVICE)
+    lane.submit(lambda worker: lane.close()).result(timeout=10)
+
+
+def test_a_lane_keeps_no_object_of_a_task_that_is_done(lane):
+    import weakref
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+    lane.submit(lambda worker, thing=thing: None).result()
+    del thing
+    deadline = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None
+
+
+def test_a_forked_process_cannot_use_the_lane(lane):
+    assert lane.submit(call("sleep", seconds=0, value=1)).result() == 1
+    child = os.fork()
+    if child == 0:
+        try:
+            lane.submit(call("pid"))
+        except RunError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

@@ -1,0 +1,149 @@
+"""One process of the sharded test: three updates of GRPO or PPO on ragged answers, and what they measured.
+
+Run as `python sharded_worker.py ALGORITHM FOLDER RANK RANKS RENDEZVOUS [CHECKPOINT]`; the folder gets `result.pt`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from reinlm.algorithms import algorithm as named
+from reinlm.batches import feedback, token_batch
+from reinlm.models import Reference, TokenModel, ValueModel, tiny_model
+from reinlm.models.modules import whole
+from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
+from reinlm.runs.state import read_state, write_state
+from reinlm.training.learner import Learner
+from reinlm.training.optimizer import Optimizer, OptimizerConfig
+from reinlm.training.update import Critic, Updater, UpdateSettings
+
+# Answer lengths of each group, step by step: with 24 tokens a micro-batch the first step makes three micro-batches, an odd
+# number for two ranks; the second makes one, so that the second rank has no scored token at all.
+STEPS = ([[17, 9], [1, 20]], [[2, 1], [3, 1]], [[12, 1], [6, 19]])
+BUDGET = 24
+
+
+def groups(step: int) -> list[ScoredGroup]:
+    """Random answers and rewards of one step, the same in every process."""
+    rng = np.random.default_rng(step)
+    made = []
+    for number, lengths in enumerate(STEPS[step]):
+        task = Task(f"data[{number}]", "question")
+        rollouts, events = [], []
+        for length in lengths:
+            ids = rng.integers(1, 19, 3 + length)
+            columns = {"rollout_logprobs": np.log(rng.uniform(0.1, 1, length)), "version": np.zeros(length)}
+            turns = np.array([NO_TURN] * 3 + [0] * length)
+            rollouts.append(Rollout(task, (Segment(ids, turns, columns),), "", True, False, "stop"))
+            events.append((RewardEvent("reward", float(rng.normal())),))
+        made.append(ScoredGroup(RolloutGroup(task, tuple(rollouts)), tuple(events)))
+    return made
+
+
+def shard(model: TokenModel, ranks: int) -> None:
+    """Every layer by itself, then the rest; gradients are summed over ranks, because weights come from the whole step."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    units = [m for m in model.modules() if type(m).__name__.endswith("DecoderLayer")]
+    for unit in [*units, model]:
+        fully_shard(unit, mesh=mesh)
+        unit.set_gradient_divide_factor(1.0)  # type: ignore[attr-defined]
+
+
+def build(name: str, ranks: int) -> Updater:
+    """Policy, reference and critic in float64, sharded where there are several ranks."""
+    lm = tiny_model("qwen3", vocab_size=20, hidden_size=16, layers=2, heads=2, intermediate_size=32, context=64, seed=3)
+    policy = TokenModel(lm.double())
+    algorithm = named(name)
+    reference = Reference(policy) if algorithm.needs_reference else None
+    value = ValueModel(policy) if algorithm.critic is not None else None
+    parts = [policy, *([reference.anchor.model] if reference else []), *([value.model] if value else [])]
+    if ranks > 1:
+        for part in parts:
+            shard(part, ranks)
+    settings = OptimizerConfig(learning_rate=1e-2, weight_decay=0.1)
+
+    def learner(model: TokenModel) -> Learner:
+        return Learner(model, Optimizer(model.parameters(), settings, 6), micro_batch_tokens=BUDGET, train_mode=False)
+
+    critic = Critic(value, learner(value.model)) if value else None
+    return Updater(
+        algorithm, learner(policy), UpdateSettings(minibatches=1, passes=2), critic=critic, reference=reference
+    )
+
+
+def gradients(updater: Updater) -> dict[str, torch.Tensor]:
+    """Of policy and critic, as they are before the step clears them."""
+    learners = {"policy": updater.learner, **({"critic": updater.critic.learner} if updater.critic else {})}
+    return {
+        f"{role}.{name}": whole(p.grad).clone()
+        for role, learner in learners.items()
+        for name, p in learner.model.named_parameters()
+        if p.grad is not None
+    }
+
+
+def weights(updater: Updater) -> dict[str, torch.Tensor]:
+    models = {"policy": updater.learner.model, **({"critic": updater.critic.learner.model} if updater.critic else {})}
+    return {f"{role}.{n}": whole(p).detach().clone() for role, m in models.items() for n, p in m.named_parameters()}
+
+
+def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpoint: str | None = None) -> None:
+    torch.set_num_threads(1)
+    if ranks > 1:
+        dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
+    updater = build(name, ranks)
+    first = 0
+    if checkpoint:
+        state = read_state(Path(checkpoint))
+        for role, model in {"policy": updater.learner.model, **_critic_model(updater)}.items():
+            model.load_state_dict({n: state["weights"][f"{role}.{n}"] for n, _ in model.named_parameters()}, strict=False)
+        updater.load_state_dict(state["updater"])
+        first = 2
+    found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": []}
+    watch(updater, found)
+    for step in range(first, len(STEPS)):
+        if step == 2 and ranks > 1:
+            state = {"weights": weights(updater), "updater": updater.state_dict()}
+            if rank == 0:
+                write_state(Path(folder), state)
+        batch = token_batch(groups(step))
+        prepared, before = updater.prepare(batch, feedback(groups(step), batch.layout))
+        updated = updater.update(step, batch, prepared)
+        found["metrics"].append({**before, **updated.metrics})
+    found["weights"] = weights(updater)
+    torch.save(found, Path(folder) / f"result{rank}.pt")
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+def watch(updater: Updater, found: dict[str, Any]) -> None:
+    """Keep the gradient of every optimizer step, and count this rank's passes that held a scored token."""
+    step, plan = updater.learner.optim_step, updater.learner._plan
+
+    def kept(*arguments: Any) -> dict[str, float]:
+        found["gradients"].append(gradients(updater))
+        return step(*arguments)
+
+    def counted(*arguments: Any) -> Any:
+        parts = plan(*arguments)
+        found["passes"].append(len(parts[updater.learner.rank :: updater.learner.ranks]))
+        return parts
+
+    updater.learner.optim_step = kept  # type: ignore[method-assign]
+    updater.learner._plan = counted  # type: ignore[method-assign]
+
+
+def _critic_model(updater: Updater) -> dict[str, TokenModel]:
+    return {"critic": updater.critic.learner.model} if updater.critic else {}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
