@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollout_helpers import EOS, PAD, LineRenderer, ScriptedEngine
+from rollout_helpers import EOS, LINES, PAD, ScriptedEngine
 
+from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, StepResult
 from reinlm.errors import RunError
 from reinlm.models.tiny import character_tokenizer, tiny_model
@@ -23,11 +24,11 @@ from reinlm.rollouts.groups import Episodes, Sampled, sample_groups
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Request, Sampling
 
-TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz:\n0123456789")
+TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz:\n0123456789", chat_template=LINES)
 MODEL = tiny_model("qwen3", vocab_size=len(TOKENIZER), hidden_size=32, context=64, init_std=0.3, seed=3)
 SAMPLING = Sampling(max_new_tokens=12, temperature=1.3, stop_token_ids=(EOS, *range(2, 16)))
 TASKS = [Task(f"data[{i}]", ({"role": "user", "content": "abcdefg"[: i + 1]},)) for i in range(4)]
-RENDERER: Any = LineRenderer(TOKENIZER)
+RENDERER = Renderer(TOKENIZER)
 
 
 class Clock:
@@ -79,7 +80,7 @@ class SlowRewards:
         self.asked: list[str] = []
         self.answered: list[str] = []
 
-    async def score_group(self, group: RolloutGroup, state: TrainerState | None) -> Any:
+    async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
         self.asked.append(group.task.id)
         await asyncio.sleep(self.clock.seconds())
         self.answered.append(group.task.id)
@@ -165,14 +166,14 @@ def test_a_reward_is_at_work_while_other_answers_are_sampled() -> None:
     waited: list[str] = []
 
     class Waits(SlowRewards):
-        async def score_group(self, group: RolloutGroup, state: TrainerState | None) -> Any:
+        async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
             if group.task.id == "short":  # ends where the engine goes on meanwhile, and only there
                 before = len(steps)
                 async with asyncio.timeout(10):
                     while len(steps) == before:
                         await asyncio.sleep(0.001)
                 waited.append(group.task.id)
-            return await super().score_group(group, state)
+            return await super().score_group(group, state, columns=columns)
 
     class Turns:
         def reset(self, task: Task) -> str:

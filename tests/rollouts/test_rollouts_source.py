@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rollout_helpers import EOS, PAD, LineRenderer, requests
+from rollout_helpers import EOS, LINES, PAD, requests
 
 from reinlm import rollouts
 from reinlm.data.order import PromptOrder
+from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
 from reinlm.models.tiny import character_tokenizer, tiny_model
@@ -28,7 +29,7 @@ from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Request, Sampling
 from reinlm.rollouts.source import Collected, Source
 
-TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz:\n0123456789")
+TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz:\n0123456789", chat_template=LINES)
 SAMPLING = Sampling(max_new_tokens=10, temperature=1.5, stop_token_ids=(EOS, *range(30, 34)))
 CONTENTS = ["a", "bcd", "efghi", "j", "klmn", "op"]
 TASKS = [Task(f"data[{i}]", content, {"place": i}) for i, content in enumerate(CONTENTS)]
@@ -42,7 +43,7 @@ def engine(version: int = 0, max_batch: int = 6) -> HFEngine:
 
 
 def episodes(**changes: Any) -> Episodes:
-    renderer: Any = LineRenderer(TOKENIZER)
+    renderer = Renderer(TOKENIZER)
     return replace(Episodes(changes.pop("engine", None) or engine(), renderer, SAMPLING), **changes)
 
 
@@ -73,7 +74,7 @@ class Rewards:
         self.call = call
         self.calls: list[tuple[list[str], Any]] = []
 
-    async def score_group(self, group: RolloutGroup, state: TrainerState | None) -> Any:
+    async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
         return self.score([group], state)
 
     def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Any:
@@ -96,7 +97,7 @@ def test_groups_come_in_the_order_of_tasks_with_what_the_sampler_knows() -> None
         assert len(scored.group.rollouts) == 3
         for rollout in scored.group.rollouts:
             (segment,) = rollout.segments
-            prompt = LineRenderer(TOKENIZER).prompt(rollout.task.content, "")
+            prompt = Renderer(TOKENIZER).prompt(rollout.task.content, "")
             assert segment.token_ids[: len(prompt)].tolist() == prompt
             assert segment.positions.tolist() == list(range(len(prompt), len(segment)))
             assert set(segment.columns["version"].tolist()) == {7}
@@ -115,7 +116,7 @@ def test_groups_come_in_the_order_of_tasks_with_what_the_sampler_knows() -> None
 def test_one_turn_groups_have_the_bits_of_the_engines_own_stream() -> None:
     """Group by group and sample by sample, as one submission: admission changes nothing of what is sampled."""
     sampler = engine()
-    prompts = [tuple(LineRenderer(TOKENIZER).prompt(content, "")) for content in CONTENTS]
+    prompts = [tuple(Renderer(TOKENIZER).prompt(content, "")) for content in CONTENTS]
     names = [f"train/1/{task.id}/{k}" for task in TASKS for k in range(3)]
     asked = requests(SAMPLING, prompts, samples=3)
     sampler.submit([replace(request, id=name) for request, name in zip(asked, names, strict=True)])
