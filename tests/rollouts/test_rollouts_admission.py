@@ -133,7 +133,7 @@ def test_in_order_of_arrival_the_same_tokens_are_sampled_with_logprobs_to_roundi
 
 def test_every_wave_of_turns_enters_together_in_the_order_of_the_episodes() -> None:
     """Three episodes of 3, 1 and 2 turns, whose requests come in another order."""
-    script = {name: "x" for name in ("a", "b", "c", "a/1", "c/1", "a/2")}
+    script = dict.fromkeys(("a", "b", "c", "a/1", "c/1", "a/2"), "x")
     engine = ScriptedEngine(TOKENIZER, script)
     waits = {"a": 0.01, "b": 0.02, "c": 0.0}
     asked_after: list[tuple[str, int]] = []

@@ -277,6 +277,8 @@ def test_an_episode_that_failed_earns_nothing() -> None:
     found = gather(how, group_size=6)
     pairs = [pair for scored in found.groups for pair in zip(scored.group.rollouts, scored.events, strict=True)]
     assert any(rollout.failed and rollout.events for rollout, _ in pairs)
+    failed = sum(rollout.failed for rollout, _ in pairs)
+    assert Collected((), found.groups, 0, 1).failed == failed
     assert all(events == (() if rollout.failed else rollout.events) for rollout, events in pairs)
 
 

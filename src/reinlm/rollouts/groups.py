@@ -35,7 +35,7 @@ class Rewards(Protocol):
 
     @property
     def call(self) -> str:
-        """"group": each group as soon as it is sampled. "batch": all groups in one call of `score`."""
+        """ "group": each group as soon as it is sampled. "batch": all groups in one call of `score`."""
 
     def score_group(
         self, group: RolloutGroup, state: TrainerState | None, *, columns: Sequence[str]
@@ -220,7 +220,9 @@ def _made(make: MakeEnvironment, task: Task) -> Environment:
     except Exception as error:
         name = getattr(make, "__qualname__", repr(make))
         text = " ".join(str(error).split())
-        raise RunError(f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}") from error
+        raise RunError(
+            f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}"
+        ) from error
 
 
 def _check(tasks: Sequence[Task], group_size: int) -> None:

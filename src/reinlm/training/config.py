@@ -13,35 +13,8 @@ from reinlm.config import Config
 from reinlm.data import DataConfig
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
-from reinlm.rollouts import SamplingConfig
+from reinlm.rollouts import RolloutConfig, SamplingConfig
 from reinlm.training.optimizer import OptimizerConfig
-
-
-class RolloutConfig(SamplingConfig):
-    """How prompts become groups of answers."""
-
-    group_size: int = Field(8, ge=1)
-    """Answers to each prompt."""
-    batch_size: int = Field(128, ge=1)
-    """Answers collected for each step; a multiple of group_size."""
-    max_attempts: int = Field(8, ge=1)
-    """Where an algorithm drops groups: rounds of sampling in which to fill the batch."""
-    max_running: int = Field(256, ge=1)
-    """Answers that the engine advances at once."""
-
-    @property
-    def groups(self) -> int:
-        return self.batch_size // self.group_size
-
-    @model_validator(mode="after")
-    def _divides(self) -> RolloutConfig:
-        if self.batch_size % self.group_size:
-            near = self.batch_size // self.group_size * self.group_size
-            options = " or ".join(str(n) for n in (near, near + self.group_size) if n)
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of group_size {self.group_size}; take {options}"
-            )
-        return self
 
 
 class TrainingConfig(Config):
