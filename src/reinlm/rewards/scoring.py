@@ -75,6 +75,11 @@ class RewardSet:
         """The weight of each reward by its name."""
         return {reward.name: reward.choice.weight for reward in self._rewards}
 
+    @property
+    def call(self) -> _CallMode:
+        """What one call of a function scores: a "group", or the "batch" of a step."""
+        return self._call
+
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Raise `InputError` where a reward needs a column that these prompts, or one of them, do not have.
 

@@ -32,6 +32,11 @@ class Collected:
     nothing_left: str | None = None
     """Why nothing was kept."""
 
+    @property
+    def failed(self) -> int:
+        """Episodes that an environment's error ended."""
+        return sum(rollout.failed for group in self.sampled for rollout in group.group.rollouts)
+
 
 class Source:
     """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
