@@ -84,13 +84,13 @@ def test_a_report_is_left_behind_by_a_reward_that_raises(tmp_path: Path) -> None
 def test_a_report_is_left_behind_by_an_environment_that_raises(tmp_path: Path, monkeypatch: Any) -> None:
     from reinlm.classical.tabular.table import TableAgent
 
-    config = {"algorithm": "q_learning", "env": "CliffWalking-v1", "steps": 2000, "output": str(tmp_path / "run")}
+    config = {"algorithm": "q_learning", "env": "CliffWalking-v1", "steps": 6000, "output": str(tmp_path / "run")}
     calls = []
     step = TableAgent.step
 
     def breaks(self: Any, action: int) -> Any:
         calls.append(action)
-        if len(calls) > 500:
+        if len(calls) > 4000:
             raise OSError("the environment has gone away")
         return step(self, action)
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,17 +59,26 @@ def test_a_run_that_is_over_opens_no_tensorboard_file(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ Weights & Biases
 
 
-def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of an offline run's transaction log."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+HEADER, BLOCK = 7, 32 * 1024
 
-    store = DataStore()
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        yield record
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of an offline run's transaction log: LevelDB's log format, blocks of chunks with a 7-byte head."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, place, parts = file.read_bytes(), HEADER, b""
+    while place + 7 <= len(data):
+        if BLOCK - place % BLOCK < 7:  # no head fits into the rest of a block
+            place += BLOCK - place % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or last of several
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
 
 
 def history(file: Path) -> list[dict[str, Any]]:
@@ -100,9 +110,9 @@ def test_wandb_writes_metrics_config_and_samples_and_goes_on_in_its_own_run(tmp_
         assert {name: row[name] for name in record if name != "step"} == {
             k: v for k, v in record.items() if k != "step"
         }
-    tables = {row["_step"]: row["samples_table"] for row in rows if "samples_table" in row}
+    tables = {row["_step"]: row["samples_table.path"] for row in rows if "samples_table.path" in row}
     assert tables.keys() == {0, 3}
-    table = json.loads((files[0].parent / "files" / tables[3]["path"]).read_text())
+    table = json.loads((files[0].parent / "files" / tables[3]).read_text())
     assert table["columns"] == ["prompt", "completion", "reward", "end"]
     assert table["data"] == [["2+2=", "3", 0.5, "stop"]]
 
