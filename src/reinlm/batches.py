@@ -157,7 +157,7 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
 
 def _concatenate(parts: Sequence[Array], dtype: object) -> Array:
     """One new array; an empty one where there is nothing."""
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)  # type: ignore[call-overload, no-any-return]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
 def feedback(

@@ -39,7 +39,7 @@ class Sample:
     rollout: Rollout
 
     def __str__(self) -> str:
-        return f"{self.rollout.prompt.id}, answer {self.index + 1} of {self.of}"
+        return f"{self.rollout.task.id}, answer {self.index + 1} of {self.of}"
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,13 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "trainer_state":
             return state
         case "prompts":
-            return [messages(rollout.prompt.content) for rollout in rollouts]
+            return [messages(rollout.task.content) for rollout in rollouts]
         case "completions":
             return [messages(rollout.completion) for rollout in rollouts]
         case "completion_ids":
             return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
         case _:
-            return [rollout.prompt.columns.get(name) for rollout in rollouts]
+            return [rollout.task.columns.get(name) for rollout in rollouts]
 
 
 def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str, Any]]:

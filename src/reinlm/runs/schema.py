@@ -149,7 +149,7 @@ def _update_type(array: Array) -> Any:
 def _texts(token_ids: Array, tokenizer: PreTrainedTokenizerBase) -> dict[str, Array]:
     """The text of every token by itself; bytes of a character that several tokens share show as the replacement mark."""
     distinct, place = np.unique(token_ids, return_inverse=True)
-    texts = [tokenizer.decode([int(token)], skip_special_tokens=False).encode() for token in distinct]
+    texts = [str(tokenizer.decode([int(token)], skip_special_tokens=False)).encode() for token in distinct]
     whole = [texts[index] for index in place]
     ends = np.cumsum([len(text) for text in whole], dtype=np.int64)
     return {"text": np.frombuffer(b"".join(whole), np.uint8).copy(), "text_ends": ends}

@@ -20,8 +20,8 @@ from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Collected, Episodes, Source, check_trainable
 from reinlm.training.anchors import Anchors
-from reinlm.training.config import CriticConfig, RLConfig
-from reinlm.training.critic import Critic, value_model
+from reinlm.training.config import RLConfig
+from reinlm.training.critic import Critic, CriticConfig, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig

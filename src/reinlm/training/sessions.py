@@ -262,7 +262,7 @@ class RLSession(Session):
         disable_dropout(self.policy.model)
         room = prompt_room(self.policy, config.rollout.longest)
         tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room)
-        sets = {
+        sets: dict[str, Sequence[Task]] = {
             name: load_tasks(data, tokenizer, max_prompt_tokens=room).items
             for name, data in config.evaluation.data.items()
         }
