@@ -117,6 +117,9 @@ class VerbConfig(Config):
     seed: int = Field(0, ge=0, lt=2**31)
     imports: list[str] = Field(default_factory=list)
     """Files or modules whose parts the recipe names: `[mine.py]`."""
+    resolved: dict[str, Any] = Field(default_factory=dict)
+    """What was in force in the run that wrote this file, beside its settings; a resumed run compares it, and it sets
+    nothing."""
 
     @field_validator("model", "data", mode="before")
     @classmethod

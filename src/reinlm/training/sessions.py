@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
+from reinlm.config import differences, read_recipe
 from reinlm.data import DataConfig, Examples, build_renderer, load_examples, load_tasks
 from reinlm.environments import make_environment
 from reinlm.errors import InputError
@@ -79,11 +80,14 @@ class Session(ABC):
             self.rewards = self._rewards(stack)
             self.policy: Policy = training_policy(config.model, model)
             load = self._load()
+            resolved = self._resolved()
+            if resume:
+                _check_resolved(path, resolved)
             self.folder = stack.enter_context(
                 RunFolder.create(
                     path,
                     kind=self.kind,
-                    config=dump(config) | {"resolved": self._resolved()},
+                    config=dump(config) | {"resolved": resolved},
                     command=command,
                     resume=resume,
                     overwrite=overwrite,
@@ -193,6 +197,18 @@ class Session(ABC):
             for name, tasks in sets.items()
         }
         return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
+
+
+def _check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
+    """Raises InputError where a resumed run would read other tokens than it did."""
+    saved = read_recipe(path / "config.yaml").get("resolved") or {}
+    for name, value in resolved.items():
+        if name in saved and saved[name] != value:
+            changed = "; ".join(differences(saved[name], value, name))
+            raise InputError(
+                f"{path} was made with another {name}: {changed}",
+                hint="resume with the packages, the tokenizer and the chat template of the run",
+            )
 
 
 class SFTSession(Session):

@@ -23,6 +23,7 @@ STOP_FACTOR = 1.5
 """An update that would begin further than this times `target_kl` from the old policy is not made."""
 
 
+COEFFICIENTS = {"reference": "kl/coefficient", "old": "kl/old_coefficient", "teacher": "kl/teacher_coefficient"}
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
 
 
@@ -344,7 +345,7 @@ class Updater:
             return {"critic/warmup": 1.0} if warming else {}
         kls = []
         for index, tie in enumerate(self.algorithm.ties):
-            name = "kl/coefficient" if tie.anchor == "reference" else "kl/old_coefficient"
+            name = COEFFICIENTS[tie.anchor]
             found[name] = self.state.kl_coefficients[index]
             per_token, per_sequence = self._divergence(batch, prepared, tie.anchor)
             if tie.controller is not None and tie.controller.needs_kl:
