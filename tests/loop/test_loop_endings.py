@@ -137,6 +137,7 @@ def test_a_run_that_is_finished_early_is_saved_and_goes_on_later(tmp_path: Path)
     early.step()
     result = early.finish()
     assert (result.summary["steps"], seen.events[-1].reason) == (2, "stopped")
+    assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == 2
     loop(tmp_path / "run", FakeTask(5), resume=True).run()
     loop(tmp_path / "whole", FakeTask(5)).run()
     assert logged(tmp_path / "run") == logged(tmp_path / "whole")

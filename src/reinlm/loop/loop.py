@@ -136,8 +136,6 @@ class Loop:
             self._raise_failure()
             if newest is None:
                 self._conclude(0, self._evaluate(0))
-                if self.stopped is not None:
-                    self._save(0)
                 self._raise_failure()
 
     def step(self) -> Mapping[str, float]:
