@@ -87,6 +87,8 @@ class RLKeywords(RunKeywords, total=False):
     """`ReferenceConfig`: the model that a KL ties the policy to, where it is not the policy as the run begins."""
     teacher: Section
     """`TeacherConfig`, for algorithms that learn from a teacher."""
+    text: Section
+    """`TextConfig`: data-set text that is trained on beside the sampled answers."""
 
 
 class SFTTrainer(SFTSession):

@@ -19,7 +19,8 @@ ADAPTER = "adapter"
 def save_policy(policy: Policy, folder: str | Path) -> None:
     """Write a directory that `AutoModelForCausalLM.from_pretrained` and `load_policy` load.
 
-    Its generation configuration names every stop token. A model with LoRA is written merged, with the adapter as it is in `adapter/`, so that `restore_policy` goes on from the very same weights.
+    Its generation configuration names every stop token. A model with LoRA is written merged, with the adapter as it is in
+    `adapter/`, so that `restore_policy` goes on from the very same weights.
     """
     folder = Path(folder)
     model: Any = policy.model

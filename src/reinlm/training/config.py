@@ -20,6 +20,7 @@ from reinlm.training.critic import CriticConfig
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.replay import ReplayConfig
+from reinlm.training.text import TextConfig
 
 
 class TrainingConfig(Config):
@@ -177,6 +178,8 @@ class RLConfig(VerbConfig):
     """For algorithms with a KL to a reference; null: the policy as the run begins."""
     teacher: TeacherConfig | None = None
     """For algorithms that learn from a teacher."""
+    text: TextConfig | None = None
+    """Data-set text that is trained on beside the sampled answers; null: none."""
 
     @field_validator("reward", mode="before")
     @classmethod

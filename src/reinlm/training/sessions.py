@@ -273,7 +273,7 @@ class RLSession(Session):
     def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
         return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
 
-    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]]]:
+    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
         config, tokenizer = self.config, self.policy.tokenizer
         disable_dropout(self.policy.model)
         room = prompt_room(self.policy, config.rollout.longest)
@@ -291,10 +291,14 @@ class RLSession(Session):
                 hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
             )
         self._say_skipped(tasks.skipped)
-        return tasks.items, sets
+        text = None
+        if config.text is not None:
+            text = load_examples(config.text.data, tokenizer, max_tokens=self.policy.context_length)
+            self._say_skipped(text.skipped)
+        return tasks.items, sets, text
 
-    def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]]]) -> RLRun:
-        tasks, sets = loaded
+    def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
+        tasks, sets, text = loaded
         config = self.config
         dtype = autocast(config.training, self.policy)
         engine = build_engine(
@@ -307,7 +311,7 @@ class RLSession(Session):
         }
         episodes = self._episodes(engine, config.data, config.rollout.sampling(self.policy.stops), **options)
         evaluator = self._evaluator(engine, sets, config.rollout, **options)
-        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator)
+        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text)
         self._announce(run)
         return run
 

@@ -18,6 +18,7 @@ from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
+from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
 """An update that would begin further than this times `target_kl` from the old policy is not made."""
@@ -93,8 +94,10 @@ class Updater:
         *,
         critic: Critic | None = None,
         anchors: Anchors | None = None,
+        text: TextLoss | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.text = text
         self.learner = learner
         self.settings = settings
         self.critic = critic
@@ -247,6 +250,8 @@ class Updater:
             )
             sums.merge(found.metrics)
             tokens = found.tokens
+            if self.text is not None and not warming:
+                sums.add("text/loss", self.text.backward(), 1)
         if self.critic is not None and not shared:
             found = self.critic.learner.forward_backward(batch, self._value_loss(signals), want=VALUES)
             sums.merge(found.metrics)
@@ -394,7 +399,12 @@ class Updater:
         critic = None
         if self.critic is not None:
             critic = {"weights": self.critic.model.learned(), "optimizer": self.critic.learner.state_dict()}
-        return {"optimizer": self.learner.state_dict(), "algorithm": asdict(self.state), "critic": critic}
+        return {
+            "optimizer": self.learner.state_dict(),
+            "algorithm": asdict(self.state),
+            "critic": critic,
+            "text": self.text.state_dict() if self.text else None,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["optimizer"])
@@ -402,6 +412,8 @@ class Updater:
         if self.critic is not None:
             self.critic.model.restore(state["critic"]["weights"])
             self.critic.learner.load_state_dict(state["critic"]["optimizer"])
+        if self.text is not None:
+            self.text.load_state_dict(state["text"])
 
 
 def _describe(prepared: Prepared) -> dict[str, float]:
