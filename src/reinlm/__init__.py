@@ -20,6 +20,8 @@ _WHERE = {
     "rl": "reinlm.api",
     "evaluate": "reinlm.api",
     "generate": "reinlm.api",
+    "SFTTrainer": "reinlm.api",
+    "RLTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",

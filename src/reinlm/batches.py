@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reinlm.objectives import Feedback, Layout
-from reinlm.records import COLUMNS, NO_TURN, Array, ScoredGroup, Segment
+from reinlm.records import COLUMNS, NO_TURN, Array, RewardEvent, ScoredGroup, Segment, unweighted
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
@@ -157,25 +157,35 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
 
 def _concatenate(parts: Sequence[Array], dtype: object) -> Array:
     """One new array; an empty one where there is nothing."""
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)  # type: ignore[call-overload, no-any-return]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
-def feedback(groups: Sequence[ScoredGroup], layout: Layout) -> Feedback:
+def feedback(
+    groups: Sequence[ScoredGroup], layout: Layout, *, names: Sequence[str] = (), default: float | None = None
+) -> Feedback:
     """The rewards of scored groups for the layout of their `token_batch`, with what shapers add.
 
     An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic, and
     shaping gives it none.
+
+    Args:
+        names: the rewards whose outcomes are wanted apart, before weights; shapers' are added to them.
+        default: the outcome of an episode without any event that did not fail; None: NaN.
     """
     rollouts = [rollout for group in groups for rollout in group.group.rollouts]
     earned = [events for group in groups for events in group.events]
     shaping = [added for group in groups for added in group.shaping or [()] * len(group.events)]
+    given = [
+        [*events, *added] if events else list(added) if default is not None and not rollout.failed else []
+        for rollout, events, added in zip(rollouts, earned, shaping, strict=True)
+    ]
     rewards, step_rewards, step_tokens = [], [], []
     start = 0
-    for rollout, events, added in zip(rollouts, earned, shaping, strict=True):
-        given = [*events, *added] if events else []
-        whole = [event.weight * event.value for event in given if event.token is None]
-        rewards.append(sum(whole, start=0.0) if events else float("nan"))
-        for event in given:
+    for rollout, events, all_events in zip(rollouts, earned, given, strict=True):
+        empty = float("nan") if default is None or rollout.failed else default
+        whole = [event.weight * event.value for event in all_events if event.token is None]
+        rewards.append(sum(whole, start=0.0 if events else empty) if all_events or events else empty)
+        for event in all_events:
             if event.token is not None:
                 step_rewards.append(event.weight * event.value)
                 step_tokens.append(start + event.token)
@@ -189,7 +199,31 @@ def feedback(groups: Sequence[ScoredGroup], layout: Layout) -> Feedback:
         baseline_rewards=torch.tensor(
             [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
         ),
+        **_named(given, names),
     )
+
+
+def _named(given: Sequence[Sequence[RewardEvent]], names: Sequence[str]) -> dict[str, Any]:
+    """The outcome of every reward by its name, and the weight of each."""
+    if not names:
+        return {}
+    events = [event for row in given for event in row if event.token is None]
+    known = dict.fromkeys([*names, *(event.name for event in events)])
+    weights = {event.name: event.weight for event in events}
+    return {
+        "named_rewards": {
+            name: torch.tensor(
+                [_outcome([event for event in row if event.token is None], name) for row in given], dtype=torch.float64
+            )
+            for name in known
+        },
+        "reward_weights": {name: weights.get(name, 1.0) for name in known},
+    }
+
+
+def _outcome(events: Sequence[RewardEvent], name: str) -> float:
+    value = unweighted(events, name)
+    return float("nan") if value is None else value
 
 
 def example_batch(token_ids: Array, trained: Array, offsets: Array) -> TokenBatch:

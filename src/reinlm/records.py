@@ -171,7 +171,8 @@ class Segment:
     @property
     def chosen(self) -> Array:
         """[n] bool: where the policy chose the token."""
-        return self.turns != NO_TURN
+        chosen: Array = self.turns != NO_TURN
+        return chosen
 
     @property
     def positions(self) -> Array:
@@ -181,7 +182,8 @@ class Segment:
     @property
     def chosen_ids(self) -> Array:
         """The ids of the chosen tokens, stop tokens included."""
-        return self.token_ids[self.chosen]
+        ids: Array = self.token_ids[self.chosen]
+        return ids
 
     @property
     def length(self) -> int:
@@ -196,7 +198,7 @@ class Segment:
 
 def _column(values: Any, dtype: Any) -> Array:
     """A contiguous array that nobody can write to."""
-    array = np.ascontiguousarray(values, dtype=dtype)
+    array: Array = np.ascontiguousarray(values, dtype=dtype)
     if array is values or array.base is not None:
         array = array.view()
     array.flags.writeable = False

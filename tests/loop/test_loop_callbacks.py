@@ -293,6 +293,7 @@ def test_a_callback_that_raises_is_named_and_its_step_is_saved(handler: str, tmp
     assert [record["step"] for record in logged(tmp_path / "run")] == [1, 2]
     assert logged(tmp_path / "run")[-1]["mine/after"] == 1.0  # the others of the step were called
     assert [others.events[-1].reason, others.events[-1].step] == ["failed", 2]
+    assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == 2
     loop(tmp_path / "whole", FakeTask(), [step]).run()
     resumed = loop(tmp_path / "run", FakeTask(), [step], resume=True)
     resumed.run()

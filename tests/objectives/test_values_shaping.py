@@ -10,6 +10,7 @@ from torch.autograd import gradcheck
 
 import oracles
 from reinlm.objectives import soft_overlong_penalty, value_loss
+from reinlm.rewards.builtin import Length
 
 
 def d(values, **kwargs):
@@ -92,3 +93,11 @@ def test_a_cache_beyond_the_limit_is_refused(cache):
         ValueError, match=rf"^soft overlong: cache must be between 0 and max_length \(10\), not {cache}$"
     ):
         soft_overlong_penalty(torch.tensor([1]), 10, cache)
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 60))
+def test_the_length_reward_is_the_same_formula_in_plain_numbers(limit, cache, length):
+    """Reward workers load no torch, so theirs is written out for one number."""
+    cache = min(cache, limit)
+    mine = soft_overlong_penalty(torch.tensor([length]), limit, cache).item()
+    assert Length(max=limit, margin=cache).score("", length, {}) == pytest.approx(mine, abs=1e-15)

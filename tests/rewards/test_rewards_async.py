@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from rewards_support import longer_is_better, make_group, values, write
@@ -220,3 +223,28 @@ def test_an_error_of_a_function_without_limit_is_raised_where_the_group_is_await
 
     with build_rewards(broken, time_limit=None) as rewards:
         asyncio.run(main(rewards))
+
+
+def test_a_group_without_an_answer_to_score_calls_nothing():
+    async def main(rewards):
+        return await rewards.score_group(make_group("a:1", ["x"], end="error"))
+
+    with build_rewards(longer_is_better) as rewards:
+        assert values(asyncio.run(main(rewards))) == [[]]
+        rewards.close()
+        with pytest.raises(RunError, match="closed"):
+            rewards.score_group(groups(1)[0])
+
+
+def test_a_program_ends_at_once_while_functions_of_its_own_still_run(tmp_path):
+    script = (
+        f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from rewards_support import make_group\nfrom reinlm.rewards import build_rewards\n"
+        "def endless(completions): time.sleep(60)\n"
+        f"rewards = build_rewards([endless, {write(tmp_path, BODY) + ':hang'!r}], time_limit=50)\n"
+        "scoring = rewards.score_group(make_group('a:1', ['x'], column=1))\nscoring.close()\ntime.sleep(0.2)\n"
+        "rewards.close()\n"
+    )
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert time.monotonic() - start < 20

@@ -138,7 +138,7 @@ def test_bytes_between_two_calls_fail_the_next_one(tmp_path):
 def test_a_program_that_a_function_starts_does_not_inherit_the_connection(tmp_path):
     body = (
         "import os, subprocess, sys\n"
-        "CODE = 'import os; print(sum(os.path.exists(f\"/dev/fd/{fd}\") for fd in range(3, 12)))'\n"
+        "CODE = 'import os; print(sum(os.path.exists(f\"/dev/fd/{fd}\") for fd in range(3, 256)))'\n"
         "def score(completions):\n"
         "    with open(os.devnull) as unrelated:\n"
         "        run = subprocess.run([sys.executable, '-c', CODE], close_fds=False, capture_output=True, text=True)\n"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from reinlm.records import Content, Message
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Capabilities, Completion, Request, Sampling
 
@@ -54,44 +53,13 @@ def logprobs(completion: Completion) -> list[float]:
     return [float(value) for value in completion.columns["rollout_logprobs"]]
 
 
-class LineRenderer:
-    """The interface of `reinlm.data.rendering.Renderer` over a character tokenizer, for chats of one line a message.
-
-    A message is its role's first letter, a colon, its content, and a line break, or EOS for an assistant's. With
-    `rewrites` an earlier turn never stays as it was, so that nothing can be extended.
-    """
-
-    def __init__(self, tokenizer: Any, *, rewrites: bool = False) -> None:
-        self.tokenizer = tokenizer
-        self.rewrites = rewrites
-
-    def prompt(self, content: Content, where: str) -> list[int]:
-        return self._ids(content if isinstance(content, str) else self._lines(content) + "a:")
-
-    def parse(self, content: Content, token_ids: Sequence[int], stops: Sequence[int]) -> str | Message:
-        ids = list(token_ids)
-        ids = ids[:-1] if ids and ids[-1] in stops else ids
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text if isinstance(content, str) else {"role": "assistant", "content": text}
-
-    def extension(
-        self,
-        where: str,
-        before: Content,
-        history: Sequence[int],
-        answer: str | Message,
-        new: str | Sequence[Message],
-    ) -> list[int] | None:
-        if self.rewrites:
-            return None
-        return self._ids(new if isinstance(new, str) else self._lines(new) + "a:")
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _lines(self, messages: Sequence[Message]) -> str:
-        ends = {"assistant": "<eos>"}
-        return "".join(f"{m['role'][0]}:{m['content']}{ends.get(m['role'], chr(10))}" for m in messages)
+LINES = (
+    "{% for m in messages %}{{ m.role[0] }}:"
+    "{% if m.role == 'assistant' %}{{ m.content[:1] if short else m.content }}<eos>{% else %}{{ m.content }}\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+"""A chat template: a message is its role's first letter, a colon, its content, and a line break, or EOS for an
+assistant's. With `short` it cuts answers to a letter once they are read again, so that nothing can be extended."""
 
 
 class ScriptedEngine:

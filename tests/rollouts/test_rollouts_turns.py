@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rollout_helpers import EOS, PAD, LineRenderer, ScriptedEngine
+from rollout_helpers import EOS, LINES, PAD, ScriptedEngine
 from transformers import PreTrainedTokenizerFast
 
+from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
 from reinlm.models.tiny import character_tokenizer, tiny_model
@@ -31,7 +32,7 @@ TEXT = Task("data[1]", "go:")
 
 @pytest.fixture(scope="module")
 def characters() -> PreTrainedTokenizerFast:
-    return character_tokenizer(ALPHABET)
+    return character_tokenizer(ALPHABET, chat_template=LINES)
 
 
 class Tools:
@@ -76,7 +77,7 @@ def play(
     **limits: Any,
 ) -> Rollout:
     engine = ScriptedEngine(tokenizer, script, context)
-    renderer: Any = LineRenderer(tokenizer, rewrites=rewrites)
+    renderer = Renderer(tokenizer, {"short": True} if rewrites else None)
     main = run_episode(
         engine, environment, task, name="e", renderer=renderer, sampling=SAMPLING, limits=Limits(**limits)
     )
@@ -153,16 +154,16 @@ def test_the_completion_of_a_chat_is_what_follows_the_tasks_messages(characters:
 
 def test_a_template_that_rewrites_earlier_turns_begins_a_new_segment(characters: PreTrainedTokenizerFast) -> None:
     rollout = play(characters, Tools(), rewrites=True)
-    again = "u:go|a:" "x1$" "t:ab|a:"  # fmt: skip
+    again = "u:go|a:" "x$" "t:ab|a:"  # fmt: skip
     assert [picture(segment) for segment in rollout.segments] == [
         ("u:go|a:x1$", "-------000"),
-        (again + "y$", "-" * 17 + "11"),
-        (again + "y$" "t:cdefgh|u:end|a:" "zzz$", "-" * 36 + "2222"),
+        (again + "y$", "-" * 16 + "11"),
+        (again + "y$" "t:cdefgh|u:end|a:" "zzz$", "-" * 35 + "2222"),
     ]  # fmt: skip
     assert (rollout.length, rollout.turns) == (9, 3)
     assert earned(rollout)[-1] == ("tools", 1.0, 8)
     assert rollout.completion == play(characters, Tools()).completion
-    cut = play(characters, Tools(), rewrites=True, context=36)
+    cut = play(characters, Tools(), rewrites=True, context=35)
     assert cut.segments == rollout.segments[:2]
     assert (cut.truncated, cut.reason) == (True, "context")
 
@@ -289,18 +290,9 @@ def test_an_environment_that_fails_is_named_with_the_task_or_skipped(
 def test_content_of_the_task_that_cannot_be_read_is_not_the_environments_fault(
     characters: PreTrainedTokenizerFast,
 ) -> None:
-    class Refuses(LineRenderer):
-        def prompt(self, content: Any, where: str) -> list[int]:
-            from reinlm.data.rows import BadRow
-
-            raise BadRow(where, "the chat template refuses the messages")
-
-    renderer: Any = Refuses(characters)
-    main = run_episode(
-        ScriptedEngine(characters, SCRIPT), Question(), CHAT, name="e", renderer=renderer, sampling=SAMPLING
-    )
-    with pytest.raises(InputError, match=r"task data\[0\] cannot be read: .*refuses the messages"):
-        asyncio.run(main)
+    with pytest.raises(InputError, match=r"data\[0\]: cannot be tokenized") as caught:
+        play(characters, Question(), task=Task("data[0]", "Ä"), on_environment_error="skip")
+    assert "environment" not in str(caught.value)
 
 
 def test_an_episode_whose_time_is_up_is_truncated_and_closed(characters: PreTrainedTokenizerFast) -> None:
@@ -331,7 +323,7 @@ def test_the_samplers_logprobs_are_the_models_over_all_turns(characters: PreTrai
     made = iter([None, 1, None, None])
     letters = tuple(range(2, 22))
     sampling = replace(SAMPLING, max_new_tokens=24, stop_token_ids=(EOS, *letters))
-    renderer: Any = LineRenderer(characters)
+    renderer = Renderer(characters)
     episodes = Episodes(
         engine,
         renderer,

@@ -41,8 +41,9 @@ import numpy as np
 import torch
 
 import reinlm
+from reinlm.loop import RunResult
 from reinlm.models import character_tokenizer, tiny_model
-from reinlm.runs import RunResult, load_state, read_metrics, without_clocks
+from reinlm.runs import load_state, read_metrics, without_clocks
 
 STEPS = 5
 ALPHABET = "0123456789+="

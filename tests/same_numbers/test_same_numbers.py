@@ -17,7 +17,9 @@ RELATIVE = 1e-5
 ABSOLUTE = 1e-6
 """What is 0 but for rounding: a loss that cancels, or the sampler's float32 log-probabilities, differs by less than this."""
 
-MENDS: dict[str, set[str]] = {}
+MENDS: dict[str, set[str]] = {
+    "it counted every sampled token, those of dropped and untrained answers too": {"num_tokens"},
+}
 """Why a metric may differ from what was recorded -> the names of the metrics, in every run."""
 
 ACTS: dict[str, tuple[str, ...]] = {

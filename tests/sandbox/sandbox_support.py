@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from reinlm.sandbox.plain import encode
+from reinlm.plain import encode
 
 
 def same(value: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from reinlm.errors import RunError
 from reinlm.sandbox.lanes import Lane
-from reinlm.sandbox.plain import decode, encode
+from reinlm.plain import decode, encode
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "sandbox_support"

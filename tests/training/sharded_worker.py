@@ -104,7 +104,9 @@ def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpo
     if checkpoint:
         state = read_state(Path(checkpoint))
         for role, model in {"policy": updater.learner.model, **_critic_model(updater)}.items():
-            model.load_state_dict({n: state["weights"][f"{role}.{n}"] for n, _ in model.named_parameters()}, strict=False)
+            model.load_state_dict(
+                {n: state["weights"][f"{role}.{n}"] for n, _ in model.named_parameters()}, strict=False
+            )
         updater.load_state_dict(state["updater"])
         first = 2
     found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": []}

@@ -190,13 +190,23 @@ def _section(item: Mapping[str, Any]) -> list[str]:
 
 def _choices() -> list[str]:
     """Every choice that a recipe may name, with the first line of its documentation."""
-    from reinlm.objectives import CHOICES
+    from reinlm.objectives import CHOICES, KL
+    from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 
     lines = ["## Every choice by its name"]
-    for kind in sorted(CHOICES):
+    kinds = {**CHOICES, "kl": {"kl": KL}}
+    for kind in sorted(kinds):
         lines += ["", f"### {kind}", "", "| name | values | what it is |", "|---|---|---|"]
-        for name, made in CHOICES[kind].items():
+        for name, made in kinds[kind].items():
             lines.append(f"| `{name}` | {_fields(made)} | {_first_sentence(made)} |")
+        if kind == "kl":
+            allowed = {
+                "estimator": NAMES,
+                "anchor": ANCHORS,
+                "placement": PLACEMENTS,
+                "direction": ("reverse", "forward"),
+            }
+            lines += ["", *(f"- `{value}`: {', '.join(names)}" for value, names in allowed.items())]
     return lines
 
 

@@ -3,7 +3,7 @@
 from reinlm.data.config import DataConfig
 from reinlm.data.examples import Example, Examples, load_examples
 from reinlm.data.loading import load_rows
-from reinlm.data.order import PromptOrder
+from reinlm.data.order import RowOrder
 from reinlm.data.rendering import Renderer, build_renderer
 from reinlm.data.rows import Loaded, Row
 from reinlm.data.tasks import load_tasks
@@ -13,9 +13,9 @@ __all__ = [
     "Example",
     "Examples",
     "Loaded",
-    "PromptOrder",
     "Renderer",
     "Row",
+    "RowOrder",
     "build_renderer",
     "load_examples",
     "load_rows",

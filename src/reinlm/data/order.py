@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from reinlm.errors import InputError
 
 
-class PromptOrder:
+class RowOrder:
     """Deals the indices 0 … size - 1, each once an epoch, in an order that depends on (seed, epoch) alone.
 
     Example:
-        >>> PromptOrder(3, seed=0, shuffle=False).take(4)
+        >>> RowOrder(3, seed=0, shuffle=False).take(4)
         [0, 1, 2, 0]
 
     Raises ValueError for a size below 1.

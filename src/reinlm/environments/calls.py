@@ -106,6 +106,7 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             outcome.set_result((value, error))
 
     def call() -> None:
+        found: tuple[Any, BaseException | None]
         try:
             found = context.run(function, *args), None
         except BaseException as error:  # noqa: BLE001 - raised in the coroutine

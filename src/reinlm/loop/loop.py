@@ -20,8 +20,9 @@ from reinlm.loop.task import NO_CHECKPOINT, StepContext, Task
 from reinlm.loop.trackers.console import ConsoleTracker
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder
-from reinlm.runs.metrics import MetricsLog, RolloutLog, read_metrics
+from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.progress import Progress
+from reinlm.runs.schema import RolloutLog
 from reinlm.runs.state import random_states, restore_random_states
 
 
@@ -135,8 +136,6 @@ class Loop:
             self._raise_failure()
             if newest is None:
                 self._conclude(0, self._evaluate(0))
-                if self.stopped is not None:
-                    self._save(0)
                 self._raise_failure()
 
     def step(self) -> Mapping[str, float]:
@@ -183,6 +182,15 @@ class Loop:
             self._end("finished" if complete else "stopped", self.stopped)
             self._raise_failure()
         return RunResult(self.folder.path, summary, self.task.policy)
+
+    def save(self) -> Path:
+        """Write a checkpoint of the steps made, where there is none of them yet; its folder."""
+        if not self._started:
+            raise RuntimeError("save() comes after start()")
+        if self._saved != self.done:
+            with self._guarded():
+                self._save(self.done)
+        return Path(self._last_checkpoint)
 
     # ------------------------------------------------------------------------------------------ the parts of a step
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reinlm.loop.events import Event
-from reinlm.runs.metrics import RolloutLog
+from reinlm.runs.schema import RolloutLog
 
 NO_CHECKPOINT = "none yet"
 

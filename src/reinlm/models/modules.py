@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,8 @@ def sharded_like(x: Tensor, like: Tensor) -> Tensor:
         return x
     from torch.distributed.tensor import distribute_tensor
 
-    placed: Tensor = distribute_tensor(x.to(like.device), like.device_mesh, like.placements)
+    layout: Any = like
+    placed: Tensor = distribute_tensor(x.to(like.device), layout.device_mesh, layout.placements)
     return placed
 
 

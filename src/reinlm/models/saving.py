@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,16 @@ ADAPTER = "adapter"
 def save_policy(policy: Policy, folder: str | Path) -> None:
     """Write a directory that `AutoModelForCausalLM.from_pretrained` and `load_policy` load.
 
-    Its generation configuration names every stop token. A model with LoRA is written merged (the copy is made on the
-    CPU), with the adapter as it is in `adapter/`, so that `restore_policy` goes on from the very same weights.
+    Its generation configuration names every stop token. A model with LoRA is written merged, with the adapter as it is in
+    `adapter/`, so that `restore_policy` goes on from the very same weights.
     """
     folder = Path(folder)
     model: Any = policy.model
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(folder / ADAPTER, selected_adapters=["default"])
-        model = _on_cpu(model).merge_and_unload()
-    model.save_pretrained(folder)
+        model.get_base_model().save_pretrained(folder, state_dict=_merged(model))
+    else:
+        model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     path = folder / "generation_config.json"
     generation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -83,12 +83,24 @@ def _restore_adapter(model: Any, folder: Path) -> None:
         raise InputError(f"{folder} holds an adapter of other modules than model.lora names: {unexpected[0]}")
 
 
-def _on_cpu(model: torch.nn.Module) -> Any:
-    """A deep copy on the CPU: `memo` answers for every tensor before deepcopy would copy it where it is."""
-    import torch
+def _merged(model: Any) -> dict[str, torch.Tensor]:
+    """The base model's weights by their own names, the adapter "default" added; on the CPU.
 
-    memo: dict[int, Any] = {
-        id(p): torch.nn.Parameter(p.detach().to("cpu", copy=True), requires_grad=False) for p in model.parameters()
+    W + B A · alpha / rank for every module that has one. The model itself stays as it is.
+    """
+    weights = {}
+    deltas = {
+        name: module.get_delta_weight("default").detach()
+        for name, module in model.get_base_model().named_modules()
+        if hasattr(module, "get_delta_weight") and "default" in getattr(module, "scaling", {})
     }
-    memo |= {id(b): b.detach().to("cpu", copy=True) for b in model.buffers()}
-    return copy.deepcopy(model, memo)
+    for name, weight in model.get_base_model().state_dict().items():
+        if ".lora_" in name:
+            continue
+        module, _, last = name.rpartition(".")
+        owner = module.removesuffix(".base_layer")
+        value = weight.detach()
+        if module != owner and last == "weight":
+            value = value + deltas[owner].to(value.dtype)
+        weights[f"{owner}.{last}" if owner else last] = value.to("cpu", copy=True)
+    return weights

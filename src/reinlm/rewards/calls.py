@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from reinlm.errors import InputError, RunError, error_line
+from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
 from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import ALWAYS, Parameters, file_of, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
 from reinlm.sandbox.lanes import Lane
-from reinlm.sandbox.plain import encode
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "reinlm.rewards.service"
@@ -39,7 +39,7 @@ class Sample:
     rollout: Rollout
 
     def __str__(self) -> str:
-        return f"{self.rollout.prompt.id}, answer {self.index + 1} of {self.of}"
+        return f"{self.rollout.task.id}, answer {self.index + 1} of {self.of}"
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,13 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "trainer_state":
             return state
         case "prompts":
-            return [messages(rollout.prompt.content) for rollout in rollouts]
+            return [messages(rollout.task.content) for rollout in rollouts]
         case "completions":
             return [messages(rollout.completion) for rollout in rollouts]
         case "completion_ids":
             return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
         case _:
-            return [rollout.prompt.columns.get(name) for rollout in rollouts]
+            return [rollout.task.columns.get(name) for rollout in rollouts]
 
 
 def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str, Any]]:

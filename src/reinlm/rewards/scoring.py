@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
-from reinlm.records import Prompt, RewardEvent, RolloutGroup, ScoredGroup
+from reinlm.records import RewardEvent, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.builtin import Builtin, builtin
 from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, argument, load_into, messages
 from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
@@ -75,7 +75,12 @@ class RewardSet:
         """The weight of each reward by its name."""
         return {reward.name: reward.choice.weight for reward in self._rewards}
 
-    def check(self, prompts: Sequence[Prompt]) -> None:
+    @property
+    def call(self) -> _CallMode:
+        """What one call of a function scores: a "group", or the "batch" of a step."""
+        return self._call
+
+    def check(self, prompts: Sequence[Task]) -> None:
         """Raise `InputError` where a reward needs a column that these prompts, or one of them, do not have.
 
         Also where a reward in a worker process takes a column with values that cannot be sent there.
@@ -99,7 +104,7 @@ class RewardSet:
         both; with `on_error="skip"` it is left without any event, and counted. A function that overruns its limit in
         this process raises `RunError` in either case, because it cannot be stopped.
         """
-        begun = self._begin(groups, state, _columns([group.prompt for group in groups]))
+        begun = self._begin(groups, state, _columns([group.task for group in groups]))
         futures = [call.future for call in begun]
         try:
             done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION).done
@@ -129,7 +134,7 @@ class RewardSet:
                 "reward.call=batch asks for one call for all groups of a step, so one group cannot be scored alone",
                 hint="set reward.call=group, or call score() with all groups",
             )
-        begun = self._begin([group], state, _columns([group.prompt]) if columns is None else columns)
+        begun = self._begin([group], state, _columns([group.task]) if columns is None else columns)
         return self._finish([group], begun)
 
     def close(self) -> None:
@@ -144,7 +149,7 @@ class RewardSet:
     ) -> None:
         self.close()
 
-    def _require(self, prompts: Sequence[Prompt], columns: Sequence[str]) -> None:
+    def _require(self, prompts: Sequence[Task], columns: Sequence[str]) -> None:
         for reward in self._rewards if prompts else ():
             for name in reward.names(columns):
                 if not isinstance(reward.function, Builtin) or name in ALWAYS:
@@ -159,12 +164,12 @@ class RewardSet:
         """Queue all calls of all rewards; then make those that need no queue."""
         if not self._finalizer.alive:
             raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
-        self._require([group.prompt for group in groups], columns)
+        self._require([group.task for group in groups], columns)
         samples = [
             [
                 Sample(number, index, len(group.rollouts), rollout)
                 for index, rollout in enumerate(group.rollouts)
-                if rollout.end != "error"
+                if not rollout.failed
             ]
             for number, group in enumerate(groups)
         ]
@@ -327,6 +332,6 @@ def _close(lanes: Sequence[Lane]) -> None:
         lane.close()
 
 
-def _columns(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+def _columns(prompts: Sequence[Task]) -> tuple[str, ...]:
     """Every column that some prompt has, in order of appearance, except those named like another argument."""
     return tuple(dict.fromkeys(name for prompt in prompts for name in prompt.columns if name not in ALWAYS))

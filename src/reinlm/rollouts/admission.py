@@ -39,8 +39,9 @@ class Wave:
         """Return when the request of this seat may enter."""
         if not self._held:
             return
-        turn = self._asking[place] = asyncio.get_running_loop().create_future()
-        self._admit()
+        loop = asyncio.get_running_loop()
+        turn = self._asking[place] = loop.create_future()
+        loop.call_soon(self._admit)  # not now: whoever asks last must not go on before those who wait
         await turn
 
     def leave(self, place: int) -> None:

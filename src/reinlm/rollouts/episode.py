@@ -7,8 +7,6 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reinlm.data.rendering import Untokenizable
-from reinlm.data.rows import BadRow
 from reinlm.environments import Environment, Observation
 from reinlm.environments.calls import Calls, EnvironmentFailed
 from reinlm.environments.protocol import name_of
@@ -128,14 +126,14 @@ async def _play(
 
 
 def _take(calls: Calls, transcript: Transcript, observation: Observation, turn: int) -> None:
-    """Give the transcript an observation; what cannot be read is the environment's fault, or the task's own content's."""
+    """Give the transcript an observation. One that cannot be read is the environment's fault; the task's content is not."""
     try:
         if turn:
             transcript.observe(observation)
         else:
             transcript.begin(observation)
-    except (TypeError, BadRow, Untokenizable) as error:
-        text = " ".join(str(error).split())
+    except InputError as error:
         if observation is None:
-            raise InputError(f"task {transcript.task.id} cannot be read: {text}") from error
+            raise
+        text = " ".join(error.message.split())
         raise calls.failed(f"the observation of turn {turn} cannot be read: {text}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Coroutine
@@ -93,8 +94,19 @@ def _close(runners: list[asyncio.Runner]) -> None:
     while runners:
         runner = runners.pop()
         if _running():
-            thread = threading.Thread(target=runner.close)
+            thread = threading.Thread(target=_end, args=(runner,))
             thread.start()
             thread.join()
         else:
-            runner.close()
+            _end(runner)
+
+
+def _end(runner: asyncio.Runner) -> None:
+    """Cancel every task, wait until all have ended, and close. `Runner.close` leaves tasks behind a second interrupt."""
+    loop = runner.get_loop()
+    while tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # of a task; the caller has one of its own to raise
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    runner.close()

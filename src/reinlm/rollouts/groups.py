@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reinlm.environments import Environment, MakeEnvironment, Question
 from reinlm.errors import InputError, RunError
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
+from reinlm.rewards.functions import ALWAYS
 from reinlm.rollouts.admission import Order, Seat, Wave
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
@@ -25,15 +27,19 @@ if TYPE_CHECKING:
 Phases = Callable[[str], AbstractContextManager[Any]]
 """Measures the time spent in a part of the work: "rollout", and "reward" for what is left to wait for after it."""
 
+_Score = Callable[[RolloutGroup], "Coroutine[Any, Any, Scored]"]
+
 
 class Rewards(Protocol):
     """What `reinlm.rewards.RewardSet` offers."""
 
     @property
     def call(self) -> str:
-        """ "batch": all groups in one call of `score`. Anything else: each group as soon as it is sampled."""
+        """ "group": each group as soon as it is sampled. "batch": all groups in one call of `score`."""
 
-    async def score_group(self, group: RolloutGroup, state: TrainerState | None) -> Scored: ...
+    def score_group(
+        self, group: RolloutGroup, state: TrainerState | None, *, columns: Sequence[str]
+    ) -> Coroutine[Any, Any, Scored]: ...
 
     def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored: ...
 
@@ -98,8 +104,11 @@ def sample_groups(
     """
     _check(tasks, group_size)
     batch = rewards is not None and rewards.call == "batch"
-    score = None if rewards is None or batch else rewards.score_group
-    main = _sample(episodes, tasks, group_size, tag, score, state, phases, on_progress)
+    score: _Score | None = None
+    if rewards is not None and not batch:
+        columns = tuple(dict.fromkeys(name for task in tasks for name in task.columns if name not in ALWAYS))
+        score = partial(rewards.score_group, state=state, columns=columns)
+    main = _sample(episodes, tasks, group_size, tag, score, phases, on_progress)
     if loop is None:
         with EventLoop() as loop:
             groups, scored = loop.run(main)
@@ -124,8 +133,7 @@ async def _sample(
     tasks: Sequence[Task],
     group_size: int,
     tag: str,
-    score: Callable[[RolloutGroup, TrainerState | None], Any] | None,
-    state: TrainerState | None,
+    score: _Score | None,
     phases: Phases,
     on_progress: Callable[[int, int], None] | None,
 ) -> tuple[list[RolloutGroup], list[Scored]]:
@@ -141,7 +149,7 @@ async def _sample(
             on_progress(ended, total)
 
     async def in_order() -> list[Scored]:
-        calls = [together.create_task(score(await group, state)) for group in running] if score else []
+        calls = [together.create_task(score(await group)) for group in running] if score else []
         return [await call for call in calls]
 
     async with _together() as together:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from reinlm.data.order import PromptOrder
+from reinlm.data.order import RowOrder
 from reinlm.errors import RunError
 from reinlm.records import ScoredGroup, Task
 from reinlm.rollouts.event_loop import EventLoop
@@ -32,6 +32,11 @@ class Collected:
     nothing_left: str | None = None
     """Why nothing was kept."""
 
+    @property
+    def failed(self) -> int:
+        """Episodes that an environment's error ended."""
+        return sum(rollout.failed for group in self.sampled for rollout in group.group.rollouts)
+
 
 class Source:
     """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
@@ -47,10 +52,11 @@ class Source:
         groups: how many a step wants.
         filters: a group that one of them refuses is dropped.
         greedy_baseline: every kept group gets the return of the policy's greedy answer to its task.
+        needs_rewards: a step in which no answer got a reward is an error.
         name: who filters, for messages.
 
     Example:
-        >>> source = Source(episodes, tasks, PromptOrder(len(tasks), seed=0), rewards, groups=16, group_size=8)
+        >>> source = Source(episodes, tasks, RowOrder(len(tasks), seed=0), rewards, groups=16, group_size=8)
         >>> collected = source.collect(1, TrainerState(), phases)
     """
 
@@ -58,7 +64,7 @@ class Source:
         self,
         episodes: Episodes,
         tasks: Sequence[Task],
-        order: PromptOrder,
+        order: RowOrder,
         rewards: Rewards | None,
         *,
         groups: int,
@@ -66,6 +72,7 @@ class Source:
         max_attempts: int = 1,
         filters: Sequence[Callable[[ScoredGroup], bool]] = (),
         greedy_baseline: bool = False,
+        needs_rewards: bool = True,
         name: str = "the algorithm",
     ) -> None:
         self.episodes = episodes
@@ -79,6 +86,7 @@ class Source:
         self._max_attempts = max_attempts
         self._filters = tuple(filters)
         self._greedy_baseline = greedy_baseline
+        self._needs_rewards = needs_rewards
         self._name = name
 
     def collect(
@@ -100,7 +108,7 @@ class Source:
             attempts += 1
             if not self._filters:
                 break
-        if all(earned is None for group in sampled for earned in group.returns):
+        if self._needs_rewards and all(earned is None for group in sampled for earned in group.returns):
             raise RunError(
                 f"step {step}: not one of {len(sampled) * self._group_size} answers got a reward",
                 hint="a reward function, or the environment, gave None for, or failed on, every one of them",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reinlm.environments import Action, Observation
+from reinlm.errors import InputError
 from reinlm.records import NO_TURN, Array, Content, Message, RewardEvent, Segment, Task
 from reinlm.rollouts.protocol import Completion, Sampling
 
@@ -30,6 +31,7 @@ class Transcript:
         """The tokens that the policy chose so far, over all segments."""
         self._renderer = renderer
         self._sampling = sampling
+        self._stops = frozenset(sampling.stop_token_ids)
         self._content: Content = task.content  # all that the context says; before the last answer, where one is open
         self._answer: str | Message = ""
         self._turns: list[int] = []
@@ -41,7 +43,7 @@ class Transcript:
     def begin(self, observation: Observation) -> None:
         """Take the first observation; None is the task's own content.
 
-        Raises what the renderer raises for content that it cannot turn into tokens.
+        Raises InputError for content that cannot be turned into tokens.
         """
         if isinstance(observation, np.ndarray):
             self._content = self._decoded(observation)
@@ -55,7 +57,7 @@ class Transcript:
     def answer(self, completion: Completion, turn: int) -> Action:
         """Take a turn of the model."""
         ids = completion.token_ids
-        answer = self._renderer.parse(self._content, ids.tolist(), self._sampling.stop_token_ids)
+        answer = self._renderer.parse(self._content, ids.tolist(), self._stops)
         self.context += ids.tolist()
         self._turns += [turn] * len(ids)
         self.chosen += len(ids)
@@ -71,7 +73,7 @@ class Transcript:
     def observe(self, observation: Observation) -> None:
         """Take what the environment said to the last turn.
 
-        Raises TypeError for messages to an episode over text, and token ids to a chat; and what the renderer raises.
+        Raises InputError for messages to an episode over text, for token ids to a chat, and what the renderer raises.
         """
         before, answer = self._content, self._answer
         if isinstance(before, str):
@@ -125,20 +127,20 @@ class Transcript:
         self._start([])
 
     def _decoded(self, ids: Array) -> str:
-        return str(self._renderer.parse("", ids.tolist(), ()))
+        return str(self._renderer.parse("", ids.tolist(), frozenset()))
 
     def _text(self, before: str, answer: str, observation: Observation) -> tuple[str, list[int] | None]:
         if isinstance(observation, np.ndarray):
             return self._decoded(observation), observation.tolist()
         if not isinstance(observation, str):
-            raise TypeError("messages, and the episode is one over text")
+            raise InputError("messages, and the episode is one over text")
         return observation, self._renderer.extension(self.task.id, before, self.context, answer, observation)
 
     def _messages(
-        self, before: Content, answer: str | Message, observation: Observation
+        self, before: tuple[Message, ...], answer: str | Message, observation: Observation
     ) -> tuple[tuple[Message, ...], list[int] | None]:
         if isinstance(observation, np.ndarray) or observation is None:
-            raise TypeError("token ids, and the episode is a chat")
+            raise InputError("token ids, and the episode is a chat")
         new = (_user(observation),) if isinstance(observation, str) else tuple(observation)
         return new, self._renderer.extension(self.task.id, before, self.context, answer, new)
 

@@ -2,9 +2,10 @@
 
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder, read_run
-from reinlm.runs.metrics import MetricsLog, MetricSums, RolloutLog, read_metrics
+from reinlm.runs.metrics import MetricsLog, MetricSums, read_metrics
 from reinlm.runs.names import METRICS, without_clocks
 from reinlm.runs.progress import Progress
+from reinlm.runs.schema import RolloutLog
 from reinlm.runs.state import random_states, restore_random_states
 
 __all__ = [

@@ -21,7 +21,7 @@ from reinlm.runs.files import remove, sync, sync_tree, write_atomic, write_json
 from reinlm.runs.metrics import numbered
 from reinlm.runs.state import read_state, write_state
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 MANIFEST = "checkpoint.json"
 
 Write = Callable[[Path], None]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reinlm.errors import InputError
-from reinlm.runs.files import json_safe, remove, write_atomic
+from reinlm.runs.files import json_safe, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -227,32 +227,6 @@ def read_lines(path: Path) -> list[tuple[int, Any]]:
                 break
             raise InputError(f"{path}:{index}: not valid JSON", hint="remove the line") from None
     return rows
-
-
-class RolloutLog:
-    """`rollouts/step_N.jsonl`: the samples of a step, one JSON object a line.
-
-    Rows are free-form; the report reads `prompt`, `completion`, `reward` and `end` where present.
-    `after_step` is as in `MetricsLog`: files of later steps are removed.
-    """
-
-    def __init__(self, folder: Path, *, after_step: int = -1) -> None:
-        self.folder = Path(folder) / "rollouts"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.truncate(after_step)
-
-    def write(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Write the samples of `step` in one piece; a file of the same step is replaced."""
-        path = self.folder / f"step_{step}.jsonl"
-        lines = (json.dumps(json_safe(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-        write_atomic(path, "".join(lines))
-        return path
-
-    def truncate(self, after_step: int) -> None:
-        """Remove what was written after `after_step`."""
-        for step, path in numbered(self.folder, ".jsonl"):
-            if step > after_step:
-                remove(path)
 
 
 def numbered(folder: Path, suffix: str = "") -> list[tuple[int, Path]]:

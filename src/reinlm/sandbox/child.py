@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reinlm.errors import error_line
+from reinlm.plain import decode
 from reinlm.sandbox.frames import Frames, pack
-from reinlm.sandbox.plain import decode
 
 Methods = Mapping[str, Callable[..., Any]]
 """What a service module names `METHODS`: functions of plain keywords that return JSON values."""

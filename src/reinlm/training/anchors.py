@@ -43,7 +43,7 @@ class Anchors:
     """The reference and the teacher that an algorithm asks for; what moves is the reference, where it is refreshed.
 
     Args:
-        given: a loaded model in place of a path, by "reference" or "teacher".
+        text_kl: whether a loss of data-set text needs the reference too.
     """
 
     def __init__(
@@ -56,10 +56,11 @@ class Anchors:
         reference: ReferenceConfig | None = None,
         teacher: TeacherConfig | None = None,
         refresh: RefreshConfig | None = None,
+        text_kl: bool = False,
     ) -> None:
         self.refresh_settings = refresh
         self.reference: Reference | None = None
-        if algorithm.needs_reference:
+        if algorithm.needs_reference or text_kl:
             source = same_tokens("reference.path", reference.path, config, policy).model if reference else None
             self.reference = Reference(model, source)
         self.teacher: Anchor | None = None

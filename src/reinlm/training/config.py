@@ -20,6 +20,7 @@ from reinlm.training.critic import CriticConfig
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.replay import ReplayConfig
+from reinlm.training.text import TextConfig
 
 
 class TrainingConfig(Config):
@@ -77,6 +78,8 @@ class RunConfig(Config):
     """Checkpoints kept, beside the best one."""
     rollouts_every: int = Field(10, ge=0)
     """Steps between those whose answers are written to `rollouts/`; 0: never."""
+    rollouts_max: int | None = Field(1024, ge=1)
+    """Episodes of a step that are written there at most, in whole groups; null: all."""
     trackers: list[str | dict[str, Any]] | None = None
     """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
     `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""
@@ -115,6 +118,9 @@ class VerbConfig(Config):
     seed: int = Field(0, ge=0, lt=2**31)
     imports: list[str] = Field(default_factory=list)
     """Files or modules whose parts the recipe names: `[mine.py]`."""
+    resolved: dict[str, Any] = Field(default_factory=dict)
+    """What was in force in the run that wrote this file, beside its settings; a resumed run compares it, and it sets
+    nothing."""
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -172,6 +178,8 @@ class RLConfig(VerbConfig):
     """For algorithms with a KL to a reference; null: the policy as the run begins."""
     teacher: TeacherConfig | None = None
     """For algorithms that learn from a teacher."""
+    text: TextConfig | None = None
+    """Data-set text that is trained on beside the sampled answers; null: none."""
 
     @field_validator("reward", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from reinlm.config import Config
 from reinlm.records import ScoredGroup
+from reinlm.runs.schema import pack_groups, unpack_groups
 
 
 class ReplayConfig(Config):
@@ -40,7 +41,8 @@ class Replay:
         self.kept += [(step, group) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": list(self.kept)}
+        rows, columns = pack_groups([group for _, group in self.kept])
+        return {"steps": [step for step, _ in self.kept], "rows": rows, "columns": columns}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.kept = list(state["kept"])
+        self.kept = list(zip(state["steps"], unpack_groups(state["rows"], state["columns"]), strict=True))

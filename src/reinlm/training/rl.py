@@ -12,7 +12,7 @@ from torch import Tensor
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.algorithms.shapers import shaped
 from reinlm.batches import TokenBatch, feedback, token_batch
-from reinlm.data import RowOrder
+from reinlm.data import Examples, RowOrder
 from reinlm.errors import InputError
 from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
 from reinlm.models import Policy, TokenModel
@@ -20,8 +20,8 @@ from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Collected, Episodes, Source, check_trainable
 from reinlm.training.anchors import Anchors
-from reinlm.training.config import CriticConfig, RLConfig
-from reinlm.training.critic import Critic, value_model
+from reinlm.training.config import RLConfig
+from reinlm.training.critic import Critic, CriticConfig, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
@@ -29,6 +29,7 @@ from reinlm.training.policy import TrainsPolicy
 from reinlm.training.replay import Replay
 from reinlm.training.sampled import sampled_metrics
 from reinlm.training.setup import Phases, autocast, total_steps
+from reinlm.training.text import TextLoss
 from reinlm.training.update import Prepared, Updater, UpdateSettings
 from reinlm.training.update import Updated as BatchUpdated
 
@@ -50,6 +51,7 @@ class RLRun(TrainsPolicy):
         episodes: Episodes,
         rewards: RewardSet | None,
         evaluator: Evaluator | None = None,
+        text: Examples | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
@@ -69,8 +71,9 @@ class RLRun(TrainsPolicy):
             reference=config.reference,
             teacher=config.teacher,
             refresh=settings.reference_refresh,
+            text_kl=config.text is not None and config.text.loss == "kl",
         )
-        self.updater = self._updater()
+        self.updater = self._updater(text)
         self.source = Source(
             episodes,
             tasks,
@@ -87,7 +90,7 @@ class RLRun(TrainsPolicy):
         self.replay = Replay(settings.replay, config.seed) if settings.replay else None
         self.tokens = 0
 
-    def _updater(self) -> Updater:
+    def _updater(self, examples: Examples | None) -> Updater:
         config, weights = self.config, list(self.policy.model.parameters())
         count = self.total_steps * self.updates.passes * self.updates.minibatches
 
@@ -108,7 +111,10 @@ class RLRun(TrainsPolicy):
             model = value_model(settings, config.model, self.policy, self.model)
             own = settings.optimizer or config.optimizer.model_copy(update={"warmup_steps": 0})
             critic = Critic(model, learner(model.model, model.trainable(), own, model.adapter))
-        return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors)
+        text = None
+        if config.text is not None and examples is not None:
+            text = TextLoss(config.text, examples, policy, self.anchors.by_name, config.seed)
+        return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors, text=text)
 
     @property
     def state(self) -> AlgorithmState:
@@ -179,7 +185,9 @@ class RLRun(TrainsPolicy):
     ) -> None:
         every = self.config.run.rollouts_every
         if context.rollouts is not None and every and (step == 1 or step % every == 0):
-            context.rollouts.write(step, groups, columns, self.policy.tokenizer)
+            context.rollouts.write(
+                step, groups, columns, tokenizer=self.policy.tokenizer, max_episodes=self.config.run.rollouts_max
+            )
 
     def _totals(self, metrics: Mapping[str, float], phases: Phases, trained: int) -> dict[str, float]:
         self.tokens += trained
@@ -261,14 +269,9 @@ def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
     settings, groups = config.training, config.rollout.groups
     most = max(1, groups // SMALLEST_MINIBATCH)
     own = next(n for n in range(min(algorithm.updates.minibatches, most), 0, -1) if groups % n == 0)
-    minibatches = settings.minibatches or own
-    if settings.minibatches is None and settings.passes is None:
-        passes = algorithm.updates.passes
-    else:
-        passes = settings.passes or 1
     return UpdateSettings(
-        passes=passes,
-        minibatches=minibatches,
+        passes=settings.passes or algorithm.updates.passes,
+        minibatches=settings.minibatches or own,
         target_kl=settings.target_kl,
         kl_learning_rate=settings.kl_learning_rate,
         critic_warmup=config.critic.warmup_steps if config.critic else 0,
@@ -311,7 +314,8 @@ def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
         raise InputError(
             f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
         )
-    if config.reference is not None and not algorithm.needs_reference:
+    tied = algorithm.needs_reference or (config.text is not None and config.text.loss == "kl")
+    if config.reference is not None and not tied:
         raise InputError(f"reference has no effect: {algorithm.name} keeps no reference", hint="give it a kl")
     if algorithm.needs_teacher and config.teacher is None:
         raise InputError(f"{algorithm.name} learns from a teacher, and none is given", hint="set teacher.path=MODEL")
@@ -321,9 +325,11 @@ def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
         raise InputError(
             "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have"
         )
+    if config.text is not None and config.text.loss == "sft" and "direction" in config.text.model_fields_set:
+        raise InputError("text.direction has no effect: the loss sft has no KL", hint="set text.loss=kl")
     if config.training.reference_refresh is None:
         return
-    if not algorithm.needs_reference:
+    if not tied:
         raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
     if config.model.lora is not None and config.reference is None:
         raise InputError(

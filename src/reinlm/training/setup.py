@@ -19,7 +19,7 @@ from reinlm.models import Policy
 from reinlm.runs import RunFolder
 from reinlm.training.config import TrainingConfig, VerbConfig, dump
 
-MAY_CHANGE = ("run", "imports", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
+MAY_CHANGE = ("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
 """Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
 
 

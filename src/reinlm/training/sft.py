@@ -16,7 +16,8 @@ from reinlm.training.config import SFTConfig
 from reinlm.training.evaluation import Evaluator
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.optimizer import Optimizer
-from reinlm.training.setup import Phases, TrainsPolicy, autocast, total_steps
+from reinlm.training.policy import TrainsPolicy
+from reinlm.training.setup import Phases, autocast, total_steps
 
 
 def sft_loss(tokens: int) -> LossFunction:
@@ -71,7 +72,7 @@ class SFTRun(TrainsPolicy):
     def step(self, step: int, context: StepContext) -> StepResult:
         phases = Phases()
         batch = _batch(self.examples.take(self.order.take(self.batch_size)))
-        context.send(BatchPrepared(step, batch, {}))
+        context.send(BatchPrepared(step, batch.sequences, batch.tokens))
         with phases("update"):
             found = self.learner.forward_backward(batch, sft_loss(batch.tokens), want=Want(entropy=True))
             measured = self.learner.optim_step(context.last_checkpoint)
@@ -87,6 +88,14 @@ class SFTRun(TrainsPolicy):
                 "tokens_per_second": batch.tokens / phases.seconds["time/update"],
             }
         )
+
+    def set_learning_rate(self, value: float) -> None:
+        assert self.learner.optimizer is not None
+        self.learner.optimizer.set_rate(value)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        assert self.learner.optimizer is not None
+        self.learner.optimizer.scale *= factor
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if self.evaluator is not None:

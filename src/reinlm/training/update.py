@@ -18,11 +18,13 @@ from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
+from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
 """An update that would begin further than this times `target_kl` from the old policy is not made."""
 
 
+COEFFICIENTS = {"reference": "kl/coefficient", "old": "kl/old_coefficient", "teacher": "kl/teacher_coefficient"}
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
 
 
@@ -92,8 +94,10 @@ class Updater:
         *,
         critic: Critic | None = None,
         anchors: Anchors | None = None,
+        text: TextLoss | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.text = text
         self.learner = learner
         self.settings = settings
         self.critic = critic
@@ -246,6 +250,8 @@ class Updater:
             )
             sums.merge(found.metrics)
             tokens = found.tokens
+            if self.text is not None and not warming:
+                sums.add("text/loss", self.text.backward(), 1)
         if self.critic is not None and not shared:
             found = self.critic.learner.forward_backward(batch, self._value_loss(signals), want=VALUES)
             sums.merge(found.metrics)
@@ -344,7 +350,7 @@ class Updater:
             return {"critic/warmup": 1.0} if warming else {}
         kls = []
         for index, tie in enumerate(self.algorithm.ties):
-            name = "kl/coefficient" if tie.anchor == "reference" else "kl/old_coefficient"
+            name = COEFFICIENTS[tie.anchor]
             found[name] = self.state.kl_coefficients[index]
             per_token, per_sequence = self._divergence(batch, prepared, tie.anchor)
             if tie.controller is not None and tie.controller.needs_kl:
@@ -393,7 +399,12 @@ class Updater:
         critic = None
         if self.critic is not None:
             critic = {"weights": self.critic.model.learned(), "optimizer": self.critic.learner.state_dict()}
-        return {"optimizer": self.learner.state_dict(), "algorithm": asdict(self.state), "critic": critic}
+        return {
+            "optimizer": self.learner.state_dict(),
+            "algorithm": asdict(self.state),
+            "critic": critic,
+            "text": self.text.state_dict() if self.text else None,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["optimizer"])
@@ -401,6 +412,8 @@ class Updater:
         if self.critic is not None:
             self.critic.model.restore(state["critic"]["weights"])
             self.critic.learner.load_state_dict(state["critic"]["optimizer"])
+        if self.text is not None:
+            self.text.load_state_dict(state["text"])
 
 
 def _describe(prepared: Prepared) -> dict[str, float]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reinlm.data import DataConfig, load_prompts
+from reinlm.data import DataConfig, build_renderer, load_tasks
 from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
 from reinlm.rewards import build_rewards
-from reinlm.rollouts import collect
-from reinlm.training.collection import rollout_rows
+from reinlm.rollouts import Episodes, build_engine, sample_groups
+from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
-from reinlm.training.setup import engine_for, prompt_room
+from reinlm.training.setup import prompt_room
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,21 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     with build_rewards(config.reward) as rewards:
         policy = load_policy(config.model if model is None else model)
         sampling = evaluation_sampling(config.evaluation, policy.stops)
-        prompts = load_prompts(
-            config.data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, sampling.max_new_tokens)
-        )
-        rewards.check(prompts.items)
+        room = prompt_room(policy, sampling.max_new_tokens)
+        tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
+        rewards.check(tasks.items)
+        renderer = build_renderer(config.data, policy.tokenizer)
         result = evaluate(
-            engine_for(policy),
-            prompts.items,
+            Episodes(build_engine("in_process", policy), renderer, sampling, seed=config.seed),
+            tasks.items,
             rewards,
-            sampling=sampling,
             samples=config.evaluation.samples,
-            tokenizer=policy.tokenizer,
-            seed=config.seed,
             tag="eval",
             correct_above=config.evaluation.correct_above,
         )
     if output is not None:
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rollout_rows(result.groups, None))
+        rows, _ = pack_groups(result.groups)
+        lines = (json.dumps(row, ensure_ascii=False, default=dict) + "\n" for row in rows)
         output.write_text("".join(lines), encoding="utf-8")
     return result
 
@@ -67,25 +65,23 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
     data = DataConfig(
         path=[{"prompt": prompt} for prompt in config.prompts], chat=chat, system_prompt=config.system_prompt
     )
-    prompts = load_prompts(
-        data, policy.tokenizer, max_prompt_tokens=prompt_room(policy, config.sampling.max_new_tokens)
-    )
-    groups = collect(
-        engine_for(policy),
-        prompts.items,
+    room = prompt_room(policy, config.sampling.max_new_tokens)
+    tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+    sampling = config.sampling.sampling(policy.stops)
+    renderer = build_renderer(data, policy.tokenizer)
+    found = sample_groups(
+        Episodes(build_engine("in_process", policy), renderer, sampling, seed=config.seed),
+        tasks.items,
         group_size=config.samples,
-        sampling=config.sampling.sampling(policy.stops),
-        seed=config.seed,
         tag="generate",
-        tokenizer=policy.tokenizer,
     )
     return [
         Generated(
-            prompt=group.prompt.content,
-            completions=tuple(_text(rollout.completion) for rollout in group.rollouts),
-            ends=tuple(rollout.end for rollout in group.rollouts),
+            prompt=scored.group.task.content,
+            completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
+            ends=tuple(rollout.reason for rollout in scored.group.rollouts),
         )
-        for group in groups
+        for scored in found.groups
     ]
 
 

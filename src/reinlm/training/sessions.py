@@ -1,4 +1,4 @@
-"""The trainers: public objects that load what a run needs, and drive it step by step or to its end."""
+"""What the public trainers do: load what a run needs, and drive it step by step or to its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
+from reinlm.config import differences, read_recipe
 from reinlm.data import DataConfig, Examples, build_renderer, load_examples, load_tasks
 from reinlm.environments import make_environment
 from reinlm.errors import InputError
@@ -35,7 +36,7 @@ from reinlm.training.setup import (
 from reinlm.training.sft import SFTRun
 
 
-class Trainer(ABC):
+class Session(ABC):
     """A run that is loaded and ready: `train()` runs it to its end, `step()` makes one step of it.
 
     What needs no model is checked before a model is loaded. Use it as a context manager, or call `close()`, where it is not
@@ -79,11 +80,14 @@ class Trainer(ABC):
             self.rewards = self._rewards(stack)
             self.policy: Policy = training_policy(config.model, model)
             load = self._load()
+            resolved = self._resolved()
+            if resume:
+                _check_resolved(path, resolved)
             self.folder = stack.enter_context(
                 RunFolder.create(
                     path,
                     kind=self.kind,
-                    config=dump(config) | {"resolved": self._resolved()},
+                    config=dump(config) | {"resolved": resolved},
                     command=command,
                     resume=resume,
                     overwrite=overwrite,
@@ -195,7 +199,19 @@ class Trainer(ABC):
         return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
 
 
-class SFTTrainer(Trainer):
+def _check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
+    """Raises InputError where a resumed run would read other tokens than it did."""
+    saved = read_recipe(path / "config.yaml").get("resolved") or {}
+    for name, value in resolved.items():
+        if name in saved and saved[name] != value:
+            changed = "; ".join(differences(saved[name], value, name))
+            raise InputError(
+                f"{path} was made with another {name}: {changed}",
+                hint="resume with the packages, the tokenizer and the chat template of the run",
+            )
+
+
+class SFTSession(Session):
     """Supervised fine-tuning; see `reinlm.sft` for what it takes."""
 
     kind = "sft"
@@ -232,7 +248,7 @@ class SFTTrainer(Trainer):
         return SFTRun(self.config, self.policy, examples, evaluator, held_out)
 
 
-class RLTrainer(Trainer):
+class RLSession(Session):
     """Reinforcement learning; see `reinlm.rl` for what it takes.
 
     Args:
@@ -257,12 +273,12 @@ class RLTrainer(Trainer):
     def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
         return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
 
-    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]]]:
+    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
         config, tokenizer = self.config, self.policy.tokenizer
         disable_dropout(self.policy.model)
         room = prompt_room(self.policy, config.rollout.longest)
         tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room)
-        sets = {
+        sets: dict[str, Sequence[Task]] = {
             name: load_tasks(data, tokenizer, max_prompt_tokens=room).items
             for name, data in config.evaluation.data.items()
         }
@@ -275,10 +291,14 @@ class RLTrainer(Trainer):
                 hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
             )
         self._say_skipped(tasks.skipped)
-        return tasks.items, sets
+        text = None
+        if config.text is not None:
+            text = load_examples(config.text.data, tokenizer, max_tokens=self.policy.context_length)
+            self._say_skipped(text.skipped)
+        return tasks.items, sets, text
 
-    def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]]]) -> RLRun:
-        tasks, sets = loaded
+    def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
+        tasks, sets, text = loaded
         config = self.config
         dtype = autocast(config.training, self.policy)
         engine = build_engine(
@@ -291,7 +311,7 @@ class RLTrainer(Trainer):
         }
         episodes = self._episodes(engine, config.data, config.rollout.sampling(self.policy.stops), **options)
         evaluator = self._evaluator(engine, sets, config.rollout, **options)
-        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator)
+        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text)
         self._announce(run)
         return run
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from reinlm.errors import InputError
-from reinlm.sandbox.plain import decode, encode
+from reinlm.plain import decode, encode
 
 
 def travelled(value):
@@ -180,7 +180,7 @@ def test_an_array_of_pickles_is_not_read():
 
 
 def test_sets_are_written_in_the_same_order_under_every_hash_seed():
-    code = "from reinlm.sandbox.plain import encode; print(encode({'a', 'b', 'c', 'd', ('e', 1)}))"
+    code = "from reinlm.plain import encode; print(encode({'a', 'b', 'c', 'd', ('e', 1)}))"
     said = {
         subprocess.run(
             [sys.executable, "-c", code],
