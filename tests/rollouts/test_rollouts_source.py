@@ -154,13 +154,25 @@ def test_progress_counts_up_to_all_episodes() -> None:
     assert seen == [(count, 18) for count in range(1, 19)]
 
 
-def test_an_interrupt_takes_back_what_was_asked_for() -> None:
+def test_an_interrupt_closes_every_environment_and_takes_back_what_was_asked_for() -> None:
+    """As the second Ctrl-C does it: raised inside a task, not delivered to the main one."""
+    counts = {"made": 0, "closed": 0}
+
+    class Counted(Question):
+        def __init__(self) -> None:
+            counts["made"] += 1
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            counts["closed"] += 1
+
     def interrupt(ended: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    how = episodes()
+    how = episodes(environment=Counted)
     with pytest.raises(KeyboardInterrupt):
         gather(how, on_progress=interrupt)
+    assert counts == {"made": 18, "closed": 18}
     assert how.engine.in_flight == 0  # type: ignore[attr-defined]
     assert len(gather(how).groups) == len(TASKS)
 
