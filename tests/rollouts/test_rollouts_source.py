@@ -16,7 +16,7 @@ import torch
 from rollout_helpers import EOS, LINES, PAD, requests
 
 from reinlm import rollouts
-from reinlm.data.order import PromptOrder
+from reinlm.data.order import RowOrder
 from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
@@ -310,7 +310,7 @@ def test_rewards_are_called_for_each_group_or_once_for_all(call: str) -> None:
 
 
 def source(rewards: Rewards | None, how: Episodes | None = None, *, size: int = 6, **changes: Any) -> Source:
-    order = PromptOrder(size, seed=0, shuffle=False)
+    order = RowOrder(size, seed=0, shuffle=False)
     arguments = {"groups": 4, "group_size": 2, "max_attempts": 3, **changes}
     return Source(how or episodes(), TASKS[:size], order, rewards, **arguments)
 

@@ -42,8 +42,8 @@ class Source:
     """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
 
     A batch is filled in the order in which its groups were begun. What filters drop is sampled anew, from the tasks that
-    come next, until `max_attempts` times as many groups were begun as a step wants. Sample k of a task is the request `STEP/ROUND/WAVE/TASK/k`; a task that
-    comes twice in a round stands in a later wave of it.
+    come next, until `max_attempts` times as many groups were begun as a step wants. Sample k of a task is the request
+    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round stands in a later wave of it.
 
     Args:
         episodes: engine, renderer, sampling and environment.
