@@ -25,6 +25,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
+    def changed(self, name: str) -> bool:
+        """Whether a key has another value than its default. A key that a resolved config.yaml merely names has not."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `1e-6` as text; every user means a number."""
