@@ -1,4 +1,4 @@
-"""The ladder: every named algorithm from one SFT checkpoint of the quickstart's task, several seeds each.
+"""The ladder: every named algorithm that learns from rewards, from one SFT checkpoint of the quickstart task, by seed.
 
     python benchmarks/ladder.py --output runs/ladder                        # all algorithms, seeds 0 1 2, two at a time
     python benchmarks/ladder.py --output runs/ladder --algorithms ppo gspo --seeds 0
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "reward": "exact_match",
     "rollout": {"group_size": 8, "batch_size": 256, "max_new_tokens": 6, "max_running": 256},
     "optimizer": {"learning_rate": 4e-4, "warmup_steps": 3},
-    "training": {"steps": STEPS, "minibatches": 4},
+    "training": {"steps": STEPS, "minibatches": 4, "passes": 1},
     "run": {"save_every": 0, "rollouts_every": 0, "tensorboard": False},
 }
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -45,9 +45,9 @@ def main() -> None:
         name, seed = arguments.one
         _train(arguments.output, name, int(seed))
         return
-    from reinlm.algorithms import ladder
+    from reinlm.algorithms import algorithm, ladder
 
-    names = arguments.algorithms or [card.name for card in ladder()]
+    names = arguments.algorithms or [card.name for card in ladder() if not algorithm(card.name).needs_teacher]
     before = _checkpoint(arguments.output)
     print(f"SFT checkpoint: {before['accuracy']:.3f} right by sampling")
     jobs = [(name, seed) for name in names for seed in arguments.seeds]
@@ -144,6 +144,7 @@ def _train(output: Path, name: str, seed: int) -> None:
         "seconds": seconds,
         "samples_to_80": _samples_to(steps, 0.8),
         "clip_fraction": statistics.fmean(step["clip_ratio/region_mean"] for step in steps if "ratio/max" in step),
+        "moved": statistics.fmean(step["ratio/moved"] for step in steps if "ratio/moved" in step),
         "ratio_max": max(step["ratio/max"] for step in steps if "ratio/max" in step),
         "entropy": entropy,
         "kl": kl,
@@ -158,26 +159,23 @@ def _distance(policy: Any, output: Path, seed: int) -> tuple[float, float]:
     """KL from the SFT checkpoint and entropy, in nats a token: exact at each position, on the policy's own answers."""
     import torch
 
-    from reinlm.data import DataConfig, load_prompts
-    from reinlm.models import Reference, load_policy, score
-    from reinlm.rollouts import SamplingConfig, collect
-    from reinlm.training.setup import engine_for
+    from reinlm.batches import token_batch
+    from reinlm.data import DataConfig, build_renderer, load_tasks
+    from reinlm.models import Anchor, TokenModel, Want, load_policy
+    from reinlm.rollouts import Episodes, SamplingConfig, build_engine, sample_groups
+    from reinlm.training.learner import Learner
 
     data = DataConfig(path=str(output / "data" / "test.jsonl"))
-    prompts = load_prompts(data, policy.tokenizer, max_prompt_tokens=None).items
+    tasks = load_tasks(data, policy.tokenizer).items
     sampling = SamplingConfig(max_new_tokens=6).sampling(policy.stops)
-    groups = collect(
-        engine_for(policy), prompts, group_size=1, sampling=sampling, seed=seed, tag="kl", tokenizer=policy.tokenizer
-    )
-    segments = [group.rollouts[0].segments[0] for group in groups]
-    reference = Reference(load_policy(str(output / "sft" / "checkpoints" / "last")).model)
-    policy.model.eval()
-    with torch.no_grad():
-        ids, positions = [s.token_ids for s in segments], [s.positions for s in segments]
-        scores = score(policy.model, ids, positions, entropy=True, reference=reference)
-    assert scores.full_kl is not None
-    assert scores.entropy is not None
-    return float(scores.full_kl.mean()), float(scores.entropy.mean())
+    renderer = build_renderer(data, policy.tokenizer)
+    episodes = Episodes(build_engine("in_process", policy), renderer, sampling, seed=seed)
+    batch = token_batch(sample_groups(episodes, tasks, group_size=1, tag="kl").groups)
+    reference = Anchor(TokenModel(load_policy(str(output / "sft" / "checkpoints" / "last")).model))
+    want = Want(entropy=True, full_kl={"reference": "reverse"})
+    found = Learner(TokenModel(policy.model)).forward(batch, want, anchors={"reference": reference})
+    assert found.entropy is not None
+    return float(torch.mean(found.full_kl["reference"])), float(torch.mean(found.entropy))
 
 
 def _samples_to(steps: Sequence[dict[str, float]], level: float) -> int | None:
@@ -196,9 +194,9 @@ def _table(results: Sequence[dict[str, Any]], before: dict[str, float]) -> str:
         f"From {before['accuracy']:.3f} [{before['accuracy_low']:.3f}, {before['accuracy_high']:.3f}] right by sampling, "
         f"{STEPS} steps of 256 answers, four updates each.",
         "",
-        "| algorithm | accuracy after, by seed | mean | 95 % of the worst | samples to 80 % | seconds | clip fraction "
-        "| largest ratio | entropy | KL from SFT |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| algorithm | accuracy after, by seed | mean | 95 % of the worst | samples to 80 % | seconds | clipped "
+        "| ratio off 1 by more than 1 % | largest ratio | entropy | KL from SFT |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(result["name"] for result in results):
         runs = [result for result in results if result["name"] == name]
@@ -209,7 +207,7 @@ def _table(results: Sequence[dict[str, Any]], before: dict[str, float]) -> str:
             f"| {name} | {', '.join(format(run['accuracy'], '.3f') for run in runs)} "
             f"| {_mean(runs, 'accuracy'):.3f} | [{worst['accuracy_low']:.3f}, {worst['accuracy_high']:.3f}] "
             f"| {', '.join('not' if n is None else str(n) for n in reached)} "
-            f"| {seconds} | {_mean(runs, 'clip_fraction'):.4f} "
+            f"| {seconds} | {_mean(runs, 'clip_fraction'):.4f} | {_mean(runs, 'moved'):.3f} "
             f"| {max(run['ratio_max'] for run in runs):.1f} | {_mean(runs, 'entropy'):.3f} | {_mean(runs, 'kl'):.3f} |"
         )
     return "\n".join(lines)

@@ -200,10 +200,3 @@ def test_a_renderer_may_stand_for_the_tokenizer_but_not_with_other_options(chatm
         InputError, match=r"chat_template_kwargs=\{'no_thinking': True\} is set, but the renderer given has"
     ):
         load_tasks(config, Renderer(chatml))
-
-
-def test_data_are_refused_where_the_run_s_renderer_was_another_one(chatml, llama):
-    config = DataConfig(path=[{"prompt": [USER]}], renderer_identity=Renderer(chatml).identity)
-    assert len(load_tasks(config, chatml)) == 1
-    with pytest.raises(InputError, match=r"the run's chats were rendered by .*, and this renderer is"):
-        load_tasks(config, llama)

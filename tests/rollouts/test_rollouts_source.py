@@ -16,7 +16,7 @@ import torch
 from rollout_helpers import EOS, LINES, PAD, requests
 
 from reinlm import rollouts
-from reinlm.data.order import PromptOrder
+from reinlm.data.order import RowOrder
 from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
@@ -154,13 +154,25 @@ def test_progress_counts_up_to_all_episodes() -> None:
     assert seen == [(count, 18) for count in range(1, 19)]
 
 
-def test_an_interrupt_takes_back_what_was_asked_for() -> None:
+def test_an_interrupt_closes_every_environment_and_takes_back_what_was_asked_for() -> None:
+    """As the second Ctrl-C does it: raised inside a task, not delivered to the main one."""
+    counts = {"made": 0, "closed": 0}
+
+    class Counted(Question):
+        def __init__(self) -> None:
+            counts["made"] += 1
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            counts["closed"] += 1
+
     def interrupt(ended: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    how = episodes()
+    how = episodes(environment=Counted)
     with pytest.raises(KeyboardInterrupt):
         gather(how, on_progress=interrupt)
+    assert counts == {"made": 18, "closed": 18}
     assert how.engine.in_flight == 0  # type: ignore[attr-defined]
     assert len(gather(how).groups) == len(TASKS)
 
@@ -298,7 +310,7 @@ def test_rewards_are_called_for_each_group_or_once_for_all(call: str) -> None:
 
 
 def source(rewards: Rewards | None, how: Episodes | None = None, *, size: int = 6, **changes: Any) -> Source:
-    order = PromptOrder(size, seed=0, shuffle=False)
+    order = RowOrder(size, seed=0, shuffle=False)
     arguments = {"groups": 4, "group_size": 2, "max_attempts": 3, **changes}
     return Source(how or episodes(), TASKS[:size], order, rewards, **arguments)
 
@@ -354,7 +366,7 @@ def test_what_filters_drop_is_sampled_anew_in_the_order_in_which_groups_are_begu
 def test_attempts_end_and_an_empty_batch_says_why() -> None:
     found = source(PLACE, filters=(lambda group: False,), max_attempts=2, name="dapo").collect(1)
     assert (found.kept, len(found.sampled), found.attempts) == ((), 8, 2)
-    assert found.nothing_left == "dapo kept none of 8 groups in 2 attempts: nothing to learn from"
+    assert found.nothing_left == "dapo kept none of 8 groups in 2 rounds: nothing to learn from"
     short = source(PLACE, filters=(even,), max_attempts=1).collect(1)
     assert (names(short.kept), short.nothing_left) == (list("02"), None)
 

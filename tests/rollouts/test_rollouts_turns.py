@@ -152,6 +152,13 @@ def test_the_completion_of_a_chat_is_what_follows_the_tasks_messages(characters:
     assert environment.seen[1].token_ids.tolist() == [ALPHABET.index("y") + 2, EOS]
 
 
+def test_what_the_model_gave_no_answer_to_is_no_part_of_the_completion(characters: PreTrainedTokenizerFast) -> None:
+    chat = play(characters, Tools(), context=36)
+    assert chat.completion == play(characters, Tools()).completion[:3]  # type: ignore[index]
+    text = play(characters, Count(), {"e": "abc", "e/1": "d"}, task=TEXT, context=13)
+    assert (text.reason, text.completion) == ("context", "abc3:d")
+
+
 def test_a_template_that_rewrites_earlier_turns_begins_a_new_segment(characters: PreTrainedTokenizerFast) -> None:
     rollout = play(characters, Tools(), rewrites=True)
     again = "u:go|a:" "x$" "t:ab|a:"  # fmt: skip

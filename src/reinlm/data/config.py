@@ -48,9 +48,6 @@ class DataConfig(Config):
     """What writes chats as tokens. template: the tokenizer's chat template. renderers: the optional package of that name,
     by the tokenizer's name, or for the family of models behind a colon (`renderers:qwen3`). An error where no chat is
     rendered."""
-    renderer_identity: dict[str, str | None] | None = None
-    """What a run's renderer was (`Renderer.identity`), as the run's config.yaml holds it. With another one the data are
-    refused."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """A row that is wrong stops the run, or is skipped and counted by reason."""
     on_long_prompt: Literal["stop", "skip"] = "stop"

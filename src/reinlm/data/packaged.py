@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ class PackagedRenderer(Renderer):
     def identity(self) -> dict[str, str | None]:
         return {"name": self.name, "version": metadata.version("renderers"), "template_sha256": None}
 
-    def parse(self, content: Content, token_ids: Sequence[int], stops: frozenset[int]) -> str | Message:
+    def parse(self, content: Content, token_ids: Sequence[int], stops: Collection[int]) -> str | Message:
         if isinstance(content, str):
             return super().parse(content, token_ids, stops)
         ids = [int(token) for token in token_ids]

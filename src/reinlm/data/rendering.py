@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reinlm.data.batching import Encoder, Plan, TokenIds, Untokenizable, run_plans
@@ -57,7 +57,8 @@ class Renderer:
     def identity(self) -> dict[str, str | None]:
         """What decides the tokens of a chat beside the tokenizer: `{"name": …, "version": …, "template_sha256": …}`.
 
-        `template_sha256` is None for a tokenizer without a chat template.
+        `template_sha256` is None for a tokenizer without a chat template. A run writes it into its config.yaml, and does
+        not resume with another one.
         """
         template = self.tokenizer.chat_template
         text = template if isinstance(template, str) else json.dumps(template, sort_keys=True)
@@ -76,7 +77,7 @@ class Renderer:
             raise InputError(f"{where}: the prompt has no tokens", hint=UNKNOWN_CHARACTERS)
         return ids
 
-    def parse(self, content: Content, token_ids: Sequence[int], stops: frozenset[int]) -> str | Message:
+    def parse(self, content: Content, token_ids: Sequence[int], stops: Collection[int]) -> str | Message:
         """One sampled turn, as text where `content` is text and as an assistant message where it is a chat.
 
         The stop token that closes it, one of `stops`, and all special tokens are left out.
@@ -280,8 +281,7 @@ def build_renderer(config: DataConfig, tokenizer: PreTrainedTokenizerBase | Rend
     """The renderer that `config` names, around `tokenizer`; a renderer in its place is checked and returned.
 
     Raises:
-        InputError: a renderer that cannot be had, one with other options than `config` says, or one that is not the
-            `renderer_identity` that a run has written into `config`.
+        InputError: a renderer that cannot be had, or one with other options than `config` says.
     """
     if isinstance(tokenizer, Renderer):
         renderer = tokenizer
@@ -300,10 +300,4 @@ def build_renderer(config: DataConfig, tokenizer: PreTrainedTokenizerBase | Rend
 
         _, _, model = config.renderer.partition(":")
         renderer = PackagedRenderer(tokenizer, config.chat_template_kwargs, model=model or None)
-    known = config.renderer_identity
-    if known is not None and known != renderer.identity:
-        raise InputError(
-            f"the run's chats were rendered by {known}, and this renderer is {renderer.identity}",
-            hint="resume with the same tokenizer, chat template and packages, or take renderer_identity out",
-        )
     return renderer

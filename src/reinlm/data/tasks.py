@@ -64,6 +64,7 @@ class PromptShaper:
 
     def __init__(self, config: DataConfig) -> None:
         self.config = config
+        self._chat_options = config.chat_options
         self.template = (
             Template(config.prompt_template, "prompt_template") if config.prompt_template is not None else None
         )
@@ -102,7 +103,7 @@ class PromptShaper:
 
     def refuse_chat_options(self, where: str) -> None:
         """Raises InputError when an option for chats is set, and a row is plain text."""
-        for name in self.config.chat_options:
+        for name in self._chat_options:
             hint = "set chat: always to make user messages of text prompts, or take it out"
             raise InputError(f"{name} is set, but {where} is plain text", hint=hint)
 

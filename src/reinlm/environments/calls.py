@@ -63,13 +63,21 @@ class Calls:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the environment give back what it holds, where it has `close`. An error before is the one that is raised."""
-        if hasattr(self.environment, "close"):
-            try:
-                await self._call("close", lambda _nothing: None)
-            except EnvironmentFailed:
-                if error is None:
-                    raise
+        """Let the environment give back what it holds, where it has `close`, even if it is cancelled meanwhile.
+
+        An error before is the one that is raised.
+        """
+        if not hasattr(self.environment, "close"):
+            return
+        closing = asyncio.ensure_future(self._call("close", lambda _nothing: None))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])
+            raise
+        except EnvironmentFailed:
+            if error is None:
+                raise
 
     async def _call(self, method: str, check: Callable[[Any], _Checked], *args: Any) -> _Checked:
         function = getattr(self.environment, method)

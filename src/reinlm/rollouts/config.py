@@ -67,7 +67,7 @@ class RolloutConfig(SamplingConfig):
     batch_size: int = Field(128, ge=1)
     """Answers collected for each step; a multiple of group_size."""
     max_attempts: int = Field(8, ge=1)
-    """Where an algorithm drops groups: rounds of sampling in which to fill the batch."""
+    """Where an algorithm drops groups: a batch is filled from at most this many times the groups that it wants."""
     engine: Any = "in_process"
     """A name, or {name: values}."""
     max_running: int = Field(256, ge=1)

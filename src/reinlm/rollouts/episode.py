@@ -29,9 +29,11 @@ class Limits:
 
     max_turns: int | None = None
     episode_time_limit: float | None = None
-    """Seconds, time that requests wait included. What it cuts off depends on the clock."""
+    """Seconds, time that requests wait included. What it cuts off depends on the clock: recipes allow it only with
+    the order "arrival"."""
     environment_time_limit: float | None = 60.0
-    """Seconds for each call of the environment; one that takes longer has failed."""
+    """Seconds for each call of the environment; one that takes longer has failed. A run in which one is skipped for it
+    cannot be repeated to the bit."""
     on_environment_error: Literal["stop", "skip"] = "stop"
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -32,12 +32,22 @@ class EventLoop:
         """What the coroutine returns or raises. An exception ends every task that it has left behind."""
         if not self._runners:
             self._runners.append(asyncio.Runner())
+        runner = self._runners[0]
+        started: list[asyncio.Task[Any]] = []
+
+        async def noted() -> _Result:
+            task = asyncio.current_task()
+            assert task is not None
+            started.append(task)
+            return await main
+
         try:
             if _running():
-                return _in_thread(self._runners[0], main)
-            return self._runners[0].run(main)
+                return _in_thread(runner, noted(), started)
+            return runner.run(noted())
         except BaseException:
-            self.close()
+            self._runners.clear()
+            _away_from_loops(lambda: _end(runner, started))
             raise
 
     def close(self) -> None:
@@ -61,18 +71,15 @@ def _running() -> bool:
     return True
 
 
-def _in_thread(runner: asyncio.Runner, main: Coroutine[Any, Any, _Result]) -> _Result:
+def _in_thread(
+    runner: asyncio.Runner, main: Coroutine[Any, Any, _Result], started: Sequence[asyncio.Task[Any]]
+) -> _Result:
     results: list[_Result] = []
     errors: list[BaseException] = []
-    tasks: list[asyncio.Task[_Result]] = []
-
-    async def noted() -> _Result:
-        tasks.append(asyncio.ensure_future(main))
-        return await tasks[0]
 
     def work() -> None:
         try:
-            results.append(runner.run(noted()))
+            results.append(runner.run(main))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
 
@@ -81,8 +88,8 @@ def _in_thread(runner: asyncio.Runner, main: Coroutine[Any, Any, _Result]) -> _R
     try:
         thread.join()
     except BaseException:
-        if tasks:
-            runner.get_loop().call_soon_threadsafe(tasks[0].cancel)
+        if started:
+            runner.get_loop().call_soon_threadsafe(started[0].cancel)
         thread.join()
         raise
     if errors:
@@ -90,23 +97,37 @@ def _in_thread(runner: asyncio.Runner, main: Coroutine[Any, Any, _Result]) -> _R
     return results[0]
 
 
+def _end(runner: asyncio.Runner, started: Sequence[asyncio.Task[Any]]) -> None:
+    """Close the loop when its main task has ended.
+
+    An interrupt that was raised inside a task leaves the main one behind. It is cancelled once, and so cancels what it
+    has begun, which can then give back what it holds; every task that was interrupted too stops the loop again. An
+    interrupt while no task ends gives up.
+    """
+    loop = runner.get_loop()
+    for main in started:
+        main.cancel()
+        before: set[asyncio.Task[Any]] = set()
+        while not main.done():
+            running = asyncio.all_tasks(loop)
+            if before and before <= running:
+                break
+            before = running
+            with contextlib.suppress(BaseException):  # the caller has an error of its own to raise
+                loop.run_until_complete(main)
+    runner.close()
+
+
 def _close(runners: list[asyncio.Runner]) -> None:
     while runners:
-        runner = runners.pop()
-        if _running():
-            thread = threading.Thread(target=_end, args=(runner,))
-            thread.start()
-            thread.join()
-        else:
-            _end(runner)
+        _away_from_loops(runners.pop().close)
 
 
-def _end(runner: asyncio.Runner) -> None:
-    """Cancel every task, wait until all have ended, and close. `Runner.close` leaves tasks behind a second interrupt."""
-    loop = runner.get_loop()
-    while tasks := asyncio.all_tasks(loop):
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # of a task; the caller has one of its own to raise
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    runner.close()
+def _away_from_loops(call: Callable[[], None]) -> None:
+    """Call here, or in a thread where an event loop runs here."""
+    if not _running():
+        call()
+        return
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()

@@ -42,8 +42,8 @@ class Source:
     """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
 
     A batch is filled in the order in which its groups were begun. What filters drop is sampled anew, from the tasks that
-    come next, in at most `max_attempts` rounds. Sample k of a task is the request `STEP/ROUND/WAVE/TASK/k`; a task that
-    comes twice in a round stands in a later wave of it.
+    come next, until `max_attempts` times as many groups were begun as a step wants. Sample k of a task is the request
+    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round stands in a later wave of it.
 
     Args:
         episodes: engine, renderer, sampling and environment.
@@ -96,8 +96,9 @@ class Source:
         kept: list[ScoredGroup] = []
         sampled: list[ScoredGroup] = []
         failures = attempts = 0
-        while len(kept) < self._groups and attempts < self._max_attempts:
-            tasks = [self.tasks[index] for index in self.order.take(self._groups - len(kept))]
+        while (missing := self._groups - len(kept)) and len(sampled) < self._max_attempts * self._groups:
+            left = self._max_attempts * self._groups - len(sampled)
+            tasks = [self.tasks[index] for index in self.order.take(min(missing, left))]
             for number, wave in enumerate(_waves(tasks)):
                 tag = f"{step}/{attempts}/{number}"
                 found = self._sample(wave, self._group_size, tag, state, phases)
@@ -115,7 +116,7 @@ class Source:
             )
         nothing = None
         if not kept:
-            nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} attempts: nothing to learn from"
+            nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} rounds: nothing to learn from"
         return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing)
 
     def state_dict(self) -> dict[str, Any]:
