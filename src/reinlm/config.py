@@ -25,6 +25,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
+    def changed(self, name: str) -> bool:
+        """Whether a value differs from its default. A run's config.yaml spells defaults out, so that being given says less."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `1e-6` as text; every user means a number."""
