@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 
 import reinlm
 from reinlm.loop import RunResult
@@ -101,3 +103,30 @@ def change(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> t
 def log_softmax(model: Any, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
     """log π(· | the tokens before) at every position of one sequence, [T - 1, V], with a gradient."""
     return torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1] / temperature, dim=-1)
+
+
+def answers(folder: Path, step: int = 1) -> list[tuple[list[int], list[int], float]]:
+    """From the rollout log: (token ids, places of the chosen ones, temperature) of every answer, in order."""
+    columns = load_file(Path(folder) / f"rollouts/step_{step}.safetensors")
+    found, start = [], 0
+    for line in (Path(folder) / f"rollouts/step_{step}.jsonl").read_text().splitlines():
+        for segment in json.loads(line)["segments"]:
+            part = slice(start, start := start + segment["tokens"])
+            ids, turns = columns["token_ids"][part].tolist(), columns["turns"][part]
+            found.append((ids, np.flatnonzero(turns >= 0).tolist(), segment["sampling"]["temperature"]))
+    return found
+
+
+def distributions(model: Any, told: list[tuple[list[int], list[int], float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """log π(· | state) at every chosen token of the answers, [N, V], with a gradient; and the chosen tokens [N]."""
+    tables, chosen = [], []
+    for ids, places, temperature in told:
+        tables.append(log_softmax(model, ids, temperature)[[place - 1 for place in places]])
+        chosen += [ids[place] for place in places]
+    return torch.cat(tables), torch.tensor(chosen)
+
+
+def descent(model: Any, loss: torch.Tensor, rate: float) -> torch.Tensor:
+    """What one step of plain gradient descent adds to all weights, in one vector."""
+    named = [weight for _, weight in model.named_parameters()]
+    return torch.cat([-rate * gradient.flatten() for gradient in torch.autograd.grad(loss, named)])

@@ -83,6 +83,7 @@ class Session(ABC):
             resolved = self._resolved()
             if resume:
                 _check_resolved(path, resolved)
+            self.run = self._make(load)
             self.folder = stack.enter_context(
                 RunFolder.create(
                     path,
@@ -94,7 +95,6 @@ class Session(ABC):
                     may_change=MAY_CHANGE,
                 )
             )
-            self.run = self._make(load)
             self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
             self._stack = stack.pop_all()
 
