@@ -28,7 +28,7 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.errors import InputError
-from reinlm.loop.task import ALONE
+from reinlm.loop.run import ALONE
 from reinlm.models import (
     VALUES,
     LoraConfig,
