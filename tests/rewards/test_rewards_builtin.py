@@ -253,7 +253,10 @@ def test_scores_are_the_same_whatever_the_number_of_workers():
     ("module", "heavy"),
     [
         ("reinlm.rewards.service", {"torch", "math_verify", "transformers", "numpy"}),  # what a worker process loads
-        ("reinlm.rewards.scoring", {"torch", "math_verify", "transformers"}),  # it reads records, which are NumPy arrays
+        (
+            "reinlm.rewards.scoring",
+            {"torch", "math_verify", "transformers"},
+        ),  # it reads records, which are NumPy arrays
     ],
 )
 def test_importing_rewards_loads_neither_torch_nor_the_maths_checker(module, heavy):
