@@ -25,6 +25,11 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
+    def changed(self, name: str) -> bool:
+        """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        return bool(getattr(self, name) != default)
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `1e-6` as text; every user means a number."""

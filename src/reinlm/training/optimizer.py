@@ -50,7 +50,7 @@ class OptimizerConfig(Config):
     @model_validator(mode="after")
     def _known(self) -> OptimizerConfig:
         self.part  # noqa: B018  raises where the name or an option is unknown
-        given = [name for name in ("betas", "epsilon") if name in self.model_fields_set]
+        given = [name for name in ("betas", "epsilon") if self.changed(name)]
         if given and self.name != "adamw":
             raise ValueError(f"{given[0]} has no effect on the optimizer {self.name}: it is a setting of adamw")
         return self

@@ -325,7 +325,7 @@ def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
         raise InputError(
             "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have"
         )
-    if config.text is not None and config.text.loss == "sft" and "direction" in config.text.model_fields_set:
+    if config.text is not None and config.text.loss == "sft" and config.text.changed("direction"):
         raise InputError("text.direction has no effect: the loss sft has no KL", hint="set text.loss=kl")
     if config.training.reference_refresh is None:
         return
