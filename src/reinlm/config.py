@@ -26,7 +26,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
     def changed(self, name: str) -> bool:
-        """Whether a value differs from its default. A run's config.yaml spells defaults out, so that being given says less."""
+        """Whether a key has another value than its default. A key that a resolved config.yaml merely names has not."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 

@@ -277,7 +277,8 @@ def read_groups(path: Path) -> tuple[list[ScoredGroup], dict[str, Array]]:
     """The groups of `step_N.jsonl`, and all columns that stand beside them."""
     from safetensors.numpy import load_file
 
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators, such as U+2028
+    rows = [json.loads(line) for line in lines if line]
     columns = load_file(path.with_suffix(".safetensors"))
     return unpack_groups(rows, columns), dict(columns)
 
