@@ -34,7 +34,7 @@ def test_the_multiplier_of_a_constraint_moves_by_the_logged_cost_and_is_in_the_c
         multiplier = max(0.0, multiplier + 0.5 * (row["rewards/length/mean"] - 3.0))
     assert len({row["constraint/length/multiplier"] for row in rows}) == 4
     state = load_state(result.folder / "checkpoints/step_4")
-    assert state["task"]["algorithm"]["multipliers"] == pytest.approx((multiplier,))
+    assert state["run"]["algorithm"]["multipliers"] == pytest.approx((multiplier,))
 
 
 def test_a_constraint_takes_its_cost_off_the_reward(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_replayed_answers_are_scored_at_the_temperature_that_they_were_sampled_a
 
 
 def test_replayed_answers_are_shaped_by_the_limit_that_they_were_sampled_under(tmp_path: Path) -> None:
-    """Cut off at 4 and then at 8 tokens, the last 2 of which are punished from 0 to -1: a full answer loses 1 at either."""
+    """Cut off at 4 and then at 8 tokens, the last half of which is punished from 0 to -1: a full answer loses 1 at either."""
     result = run_rl(
         tmp_path / "run",
         algorithm={"base": "grpo", "kl": None, "shapers": [{"soft_overlong": {"cache": 0.5}}]},
