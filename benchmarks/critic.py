@@ -56,7 +56,7 @@ def main() -> None:
     )
     policy = load_policy(model)
     critic = ValueModel(policy.model)
-    critic.restore(load_state(run.folder / "checkpoints" / f"step_{arguments.steps}")["task"]["critic"]["weights"])
+    critic.restore(load_state(run.folder / "checkpoints" / f"step_{arguments.steps}")["run"]["critic"]["weights"])
     values, best, returns = _judge(policy, critic, arguments.output)
     print(f"{arguments.steps} steps, {run.summary['train_seconds']:.0f} s of training")
     print(f"explained variance of the critic     {float(explained_variance(values, returns)):.3f}")

@@ -11,7 +11,7 @@ import torch
 
 import reinlm
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated
-from reinlm.loop.task import ALONE
+from reinlm.loop.run import ALONE
 from reinlm.models import character_tokenizer, load_policy, tiny_model
 from reinlm.runs import RunFolder, read_metrics, without_clocks
 

@@ -90,3 +90,10 @@ def test_limits_of_an_episode_are_those_of_the_recipe() -> None:
 def test_rollouts_out_of_range_are_named(tree: dict[str, object], culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):
         build(RolloutConfig, tree)
+
+
+def test_a_schedule_that_nothing_follows_is_refused_but_not_the_default_that_a_resolved_recipe_names() -> None:
+    with pytest.raises(InputError, match="schedule has no effect without temperature_end"):
+        build(RolloutConfig, {"schedule": "cosine"})
+    resolved = RolloutConfig().model_dump()
+    assert build(RolloutConfig, resolved) == RolloutConfig()

@@ -28,7 +28,7 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.errors import InputError
-from reinlm.loop.task import ALONE
+from reinlm.loop.run import ALONE
 from reinlm.models import (
     VALUES,
     LoraConfig,
@@ -227,7 +227,7 @@ def test_a_run_in_two_parts_ends_as_the_whole_one(settings: dict[str, Any], tmp_
     assert metrics(again.folder) == metrics(whole.folder)
     ours, theirs = weights(again.policy.model), weights(whole.policy.model)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    mine, other = (load_state(run_.folder / "checkpoints" / "step_4")["task"] for run_ in (again, whole))
+    mine, other = (load_state(run_.folder / "checkpoints" / "step_4")["run"] for run_ in (again, whole))
     assert mine["algorithm"] == other["algorithm"]
     if mine["critic"] is not None:
         learned, expected = mine["critic"]["weights"], other["critic"]["weights"]

@@ -33,7 +33,7 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import token_batch
 from reinlm.config import dump_yaml
-from reinlm.loop.task import ALONE
+from reinlm.loop.run import ALONE
 from reinlm.runs.schema import read_groups
 
 UNCLIPPED = {"learning_rate": 5e-3, "max_grad_norm": None}

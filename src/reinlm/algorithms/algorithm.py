@@ -21,7 +21,7 @@ from reinlm.objectives import (
     Layout,
     Loss,
     Measured,
-    Outputs,
+    PolicyDistribution,
     Signals,
     correct,
     penalize,
@@ -211,10 +211,10 @@ class Algorithm(Composition):
     ) -> Loss:
         """The policy's loss of a slice of one optimizer step; slices add up.
 
-        Gradients flow through `logprobs`, `entropy` and the full divergences (`reinlm.objectives.Outputs`) alone. Raises
+        Gradients flow through `logprobs` and what `reinlm.objectives.PolicyDistribution` holds alone. Raises
         ValueError where an entropy bonus, a KL over the full distribution, or a term, finds none.
         """
-        outputs = Outputs(entropy, full_kl, full_old_kl, full_teacher_kl)
+        distribution = PolicyDistribution(entropy, full_kl, full_old_kl, full_teacher_kl)
         logprobs = logprobs.to(precise(logprobs))
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
@@ -226,7 +226,7 @@ class Algorithm(Composition):
             losses = torch.where(counted, losses, 0.0)
         if signals.correction is not None:
             losses = losses * signals.correction
-        for added in self._added(logprobs, signals, state, outputs):
+        for added in self._added(logprobs, signals, state, distribution):
             losses = losses + added
         value = (signals.weights * losses).sum()
         with torch.no_grad():
@@ -234,24 +234,24 @@ class Algorithm(Composition):
             return Loss(value, measure_policy(*found), token_quantities(*found))
 
     def _added(
-        self, logprobs: Tensor, signals: Signals, state: AlgorithmState, outputs: Outputs
+        self, logprobs: Tensor, signals: Signals, state: AlgorithmState, distribution: PolicyDistribution
     ) -> Iterator[Float[Tensor, " tokens"]]:
         """What stands in the loss of each token beside the gate: every KL, the entropy bonus, every further term."""
         full = {
-            "reference": outputs.full_kl,
-            "old": outputs.full_old_kl,
-            "teacher": outputs.full_teacher_kl,
+            "reference": distribution.full_kl,
+            "old": distribution.full_old_kl,
+            "teacher": distribution.full_teacher_kl,
         }
         for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
             if kl.in_loss:
                 yield coefficient * kl(logprobs, signals, full[kl.anchor], self.ratio.against)
-        if self.needs_entropy and outputs.entropy is None:
+        if self.needs_entropy and distribution.entropy is None:
             what = "an entropy bonus" if self.entropy is not None else "a loss term that reads entropy"
             raise ValueError(f"{self.name} has {what}: the entropy of each token is missing")
-        if self.entropy is not None and outputs.entropy is not None and state.entropy_counts:
-            yield -state.entropy_coefficient * outputs.entropy
+        if self.entropy is not None and distribution.entropy is not None and state.entropy_counts:
+            yield -state.entropy_coefficient * distribution.entropy
         for term in self.terms:
-            yield term(logprobs, signals, outputs)
+            yield term(logprobs, signals, distribution)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""

@@ -22,7 +22,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
 from reinlm.loop.delivery import tell
 from reinlm.loop.events import Reason, RunEnded
-from reinlm.loop.task import ALONE
+from reinlm.loop.run import ALONE
 from reinlm.runs import (
     Checkpoints,
     MetricsLog,
@@ -81,7 +81,7 @@ class ClassicalResult:
 
 
 class Control:
-    """The task that the loop drives: an agent, up to so many steps or episodes."""
+    """The run that the loop drives: an agent, up to so many steps or episodes."""
 
     kind = "classical"
 
@@ -186,19 +186,19 @@ def _one_seed(
             load_state(newest)  # refuses a checkpoint of another version
             agent.load_state_dict(read_state(newest, STATE))
             return agent, json.loads(done.read_text(encoding="utf-8"))
-    task = Control(agent, config)
-    stride = max(task.total_steps // BLOCKS, 1)
+    run = Control(agent, config)
+    stride = max(run.total_steps // BLOCKS, 1)
     settings = LoopSettings(
         higher_is_better=True,
         stride=stride,
         evaluate_every=0,
-        save_every=stride * (BLOCKS // SAVES) if task.total_steps >= BLOCKS else 0,
+        save_every=stride * (BLOCKS // SAVES) if run.total_steps >= BLOCKS else 0,
         keep_last=1,
         resume_command=f"reinlm classical --resume --output {shlex.quote(str(folder))}",
     )
     trackers = build_trackers(["tensorboard"] if config.tensorboard else [])
     with RunFolder.create(path, **create, resume=(path / "run.json").is_file()) as inner:
-        result = Loop(task, settings, inner, progress, trackers).run()
+        result = Loop(run, settings, inner, progress, trackers).run()
         greedy = read_metrics(path / "metrics.jsonl")[-1]
         summary = {
             "seed": seed,

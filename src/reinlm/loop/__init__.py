@@ -17,7 +17,7 @@ from reinlm.loop.events import (
 )
 from reinlm.loop.interrupts import Interrupted
 from reinlm.loop.loop import Loop, LoopSettings, RunResult
-from reinlm.loop.task import StepContext, StepResult, Task
+from reinlm.loop.run import Run, StepContext, StepResult
 from reinlm.loop.trackers import build_trackers, check_trackers, tracker
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Logged",
     "Loop",
     "LoopSettings",
+    "Run",
     "RunEnded",
     "RunResult",
     "RunStarted",
@@ -40,7 +41,6 @@ __all__ = [
     "StepEnded",
     "StepResult",
     "StepStarted",
-    "Task",
     "Updated",
     "build_trackers",
     "check_callbacks",

@@ -70,7 +70,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True)
 class StepStarted(Event):
-    """Sent by the loop before each step of the task.
+    """Sent by the loop before each step of the run.
 
     Example:
         StepStarted(step=12)
@@ -83,7 +83,7 @@ class StepStarted(Event):
 
 @dataclass(frozen=True)
 class GroupScored(Event):
-    """Sent by the task of `rl` for each group that it sampled, filters' rejects included, once all of them have rewards.
+    """Sent by runs of `rl` for each group that it sampled, filters' rejects included, once all of them have rewards.
 
     Example:
         GroupScored(step=12, group=ScoredGroup(…))
@@ -96,7 +96,7 @@ class GroupScored(Event):
 
 @dataclass(frozen=True)
 class BatchPrepared(Event):
-    """Sent by the tasks of `sft` and `rl` before the first update of a step, once it is known what is trained on.
+    """Sent by runs of `sft` and `rl` before the first update of a step, once it is known what is trained on.
 
     Example:
         BatchPrepared(step=12, sequences=64, tokens=8123, groups=(ScoredGroup(…), …), advantages=array([…]))
@@ -115,7 +115,7 @@ class BatchPrepared(Event):
 
 @dataclass(frozen=True)
 class Updated(Event):
-    """Sent by every task once a step's updates are made.
+    """Sent by every run once a step's updates are made.
 
     Example:
         Updated(step=12, metrics={"loss": 0.3, "grad_norm": 1.2})
@@ -153,7 +153,7 @@ class StepEnded(Event):
     handler = "on_step_ended"
     step: int
     metrics: Mapping[str, float]
-    """Of the task and the evaluation; what callbacks logged is in `control.logged`."""
+    """Of the run's step and the evaluation; what callbacks logged is in `control.logged`."""
 
 
 @dataclass(frozen=True)

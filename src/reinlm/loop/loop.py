@@ -15,8 +15,8 @@ from reinlm.loop.delivery import Delivery
 from reinlm.loop.early_stopping import Best, Judge
 from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
 from reinlm.loop.interrupts import Interrupted, Interrupts
+from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
 from reinlm.loop.summary import summarise
-from reinlm.loop.task import NO_CHECKPOINT, StepContext, Task
 from reinlm.loop.trackers.console import ConsoleTracker
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder
@@ -37,7 +37,7 @@ class LoopSettings:
     higher_is_better: bool
     """Judged by `eval/…/accuracy`, or else by `eval/…/loss`."""
     stride: int = 1
-    """Steps from one call of the task, and one line of metrics, to the next."""
+    """Steps from one call of the run to the next, and from one line of metrics to the next."""
     evaluate_every: int = 0
     """Steps between evaluations; 0: at the start and the end alone."""
     stop_at: float | None = None
@@ -59,10 +59,10 @@ class RunResult:
 
 
 class Loop:
-    """Drives a task through its run folder. `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
+    """Drives a run through its folder. `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
 
     Args:
-        task: what is trained.
+        run: what is trained.
         settings: how often to evaluate and save, and when to stop.
         folder: the run's folder; one that was opened to resume goes on from its newest checkpoint.
         progress: what a person sees; None shows nothing.
@@ -74,14 +74,14 @@ class Loop:
 
     def __init__(
         self,
-        task: Task,
+        run: Run,
         settings: LoopSettings,
         folder: RunFolder,
         progress: Progress | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         progress = progress or Progress(quiet=True)
-        self.task = task
+        self.active_run = run
         self.settings = settings
         self.folder = folder
         self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
@@ -90,7 +90,7 @@ class Loop:
         self.done = 0
         """Steps made."""
         self.seconds = 0.0
-        """Spent in the task's steps."""
+        """Spent in the run's steps."""
         self.stopped: str | None = None
         """Why the run ends before its last step."""
         self._best = Best()
@@ -104,7 +104,12 @@ class Loop:
     @property
     def over(self) -> bool:
         """Whether no step is left to make."""
-        return self.stopped is not None or self.done >= self.task.total_steps
+        return self.stopped is not None or self.done >= self.active_run.total_steps
+
+    @property
+    def running(self) -> bool:
+        """Whether it has started, and not ended."""
+        return self._started and not self._ended
 
     def run(self) -> RunResult:
         """Train to the end. Raises Interrupted after Ctrl-C, with everything saved."""
@@ -117,7 +122,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ start, step, finish
 
     def start(self) -> None:
-        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run's task as it stands."""
+        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run as it stands."""
         with self._guarded():
             self.delivery.state_dict()  # one that no checkpoint could hold ends the run here, not hours later
             newest = self.checkpoints.newest() if self.folder.resumed else None
@@ -129,7 +134,13 @@ class Loop:
             config = self.folder.read_config()
             self.delivery.send(
                 RunStarted(
-                    self.task.kind, self.folder.path, config, self.task.total_steps, self.done, after, self.stopped
+                    self.active_run.kind,
+                    self.folder.path,
+                    config,
+                    self.active_run.total_steps,
+                    self.done,
+                    after,
+                    self.stopped,
                 )
             )
             restore_random_states(random)  # what a tracker drew when it was opened is none of the run's
@@ -142,12 +153,12 @@ class Loop:
         """Make one step, or `stride` of them, and return its metrics as they are logged.
 
         Raises:
-            Interrupted: after Ctrl-C, the step saved. RunError: where the task or a callback fails.
+            Interrupted: after Ctrl-C, the step saved. RunError: where the run or a callback fails.
         """
         if not self._started or self._ended or self.over:
             raise RuntimeError("step() comes after start(), while the loop is not over")
         with self._guarded():
-            step = min(self.done + self.settings.stride, self.task.total_steps)
+            step = min(self.done + self.settings.stride, self.active_run.total_steps)
             metrics = self._train(step)
             if self._evaluation_due(step):
                 metrics |= self._evaluate(step)
@@ -171,17 +182,17 @@ class Loop:
                 self._save(self.done)
             summary = summarise(
                 read_metrics(self._log.path),
-                kind=self.task.kind,
+                kind=self.active_run.kind,
                 steps=self.done,
                 stopped=self.stopped,
                 seconds=self.seconds,
                 checkpoint=str(self.checkpoints.newest()),
             )
             self.folder.write_summary(summary)
-            complete = self.done >= self.task.total_steps and self.stopped is None
+            complete = self.done >= self.active_run.total_steps and self.stopped is None
             self._end("finished" if complete else "stopped", self.stopped)
             self._raise_failure()
-        return RunResult(self.folder.path, summary, self.task.policy)
+        return RunResult(self.folder.path, summary, self.active_run.policy)
 
     def save(self) -> Path:
         """Write a checkpoint of the steps made, where there is none of them yet; its folder."""
@@ -198,7 +209,7 @@ class Loop:
         started = time.perf_counter()
         self._latest = None
         self.delivery.send(StepStarted(step))
-        result = self.task.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
+        result = self.active_run.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
         self.done = step
         self.stopped = result.stop
         metrics = dict(result.metrics)
@@ -216,7 +227,7 @@ class Loop:
     def _evaluate(self, step: int) -> dict[str, float]:
         """Evaluate, and judge the run by what is found."""
         started = time.perf_counter()
-        found, samples = self.task.evaluate(step)
+        found, samples = self.active_run.evaluate(step)
         if not found:
             return {}
         value = self.judge.value(found)
@@ -239,7 +250,7 @@ class Loop:
                 metrics |= self._evaluate(step)
         asked = self.delivery.take()
         for verb, value in asked.rates:
-            change = self.task.set_learning_rate if verb == "set" else self.task.scale_learning_rate
+            change = self.active_run.set_learning_rate if verb == "set" else self.active_run.scale_learning_rate
             change(value)
         metrics |= self.delivery.without_clashes(asked, metrics)
         if metrics:
@@ -251,12 +262,12 @@ class Loop:
     def _save(self, step: int) -> None:
         started = time.perf_counter()
         state = {
-            "task": self.task.state_dict(),
+            "run": self.active_run.state_dict(),
             "random": random_states(),
             "loop": {"done": self.done, "seconds": self.seconds, "best": asdict(self._best), "stopped": self.stopped},
             "callbacks": self.delivery.state_dict(),
         }
-        path = self.checkpoints.save(step, self.task.save, state, metric=self._latest)
+        path = self.checkpoints.save(step, self.active_run.save, state, metric=self._latest)
         self._last_checkpoint, self._saved = str(path), step
         self._checkpoint_seconds = time.perf_counter() - started
         self.delivery.send(Saved(step, path))
@@ -264,8 +275,8 @@ class Loop:
     def _restore(self, path: Path) -> Mapping[str, Any]:
         """Take back a checkpoint; returns the random states, which are set last."""
         state = load_state(path)
-        self.task.restore(path)
-        self.task.load_state_dict(state["task"])
+        self.active_run.restore(path)
+        self.active_run.load_state_dict(state["run"])
         self.delivery.load_state_dict(state["callbacks"])
         loop = state["loop"]
         self.done = self._saved = int(loop["done"])
@@ -310,5 +321,5 @@ class Loop:
                 raise
 
     def _how_to_resume(self) -> str:
-        usual = f"reinlm {self.task.kind} --resume --output {shlex.quote(str(self.folder.path))}"
+        usual = f"reinlm {self.active_run.kind} --resume --output {shlex.quote(str(self.folder.path))}"
         return self.settings.resume_command or usual

@@ -92,7 +92,7 @@ from reinlm.objectives.temporal import (
     adaptive_lambda,
     discounted_returns,
 )
-from reinlm.objectives.terms import LossTerm, NegativeLogLikelihood, Outputs
+from reinlm.objectives.terms import LossTerm, NegativeLogLikelihood, PolicyDistribution
 from reinlm.objectives.trust_region import conjugate_gradient, full_step, line_search
 from reinlm.objectives.values import Critic, explained_variance, value_loss
 
@@ -139,7 +139,7 @@ __all__ = [
     "NoAdvantage",
     "NoGate",
     "OffPolicyMask",
-    "Outputs",
+    "PolicyDistribution",
     "PooledRatio",
     "Ratio",
     "Returns",

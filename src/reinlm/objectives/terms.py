@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What the forward pass of a slice gives beside log-probabilities; each with a gradient, and None where nothing asks."""
+class PolicyDistribution:
+    """What is measured over the policy's whole distribution at each token; each with a gradient, and None where nothing asks."""
 
     entropy: Float[Tensor, " tokens"] | None = None
     """H of the policy at each token, in nats."""
@@ -29,7 +29,7 @@ class Outputs:
 
 
 class LossTerm(Protocol):
-    """(logprobs [N] with a gradient, signals, outputs) -> a loss of each token, which token weights weigh as they do the gate's.
+    """(logprobs [N] with a gradient, signals, distribution) -> a loss of each token, weighed by the token weights as the gate is.
 
     Its own coefficient is part of it. A slice sees whole sequences, and no more of the step than `signals` says.
     """
@@ -43,7 +43,7 @@ class LossTerm(Protocol):
         ...
 
     def __call__(
-        self, logprobs: Float[Tensor, " tokens"], signals: Signals, outputs: Outputs
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
     ) -> Float[Tensor, " tokens"]: ...
 
 
@@ -70,7 +70,7 @@ class NegativeLogLikelihood:
         return frozenset() if self.column is None else frozenset({self.column})
 
     def __call__(
-        self, logprobs: Float[Tensor, " tokens"], signals: Signals, outputs: Outputs
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
     ) -> Float[Tensor, " tokens"]:
         marked = 1.0 if self.column is None else signals.columns[self.column]
         return -self.coefficient * marked * logprobs

@@ -1,4 +1,4 @@
-"""What a verb brings to the loop, and what passes between them."""
+"""What the loop drives, and what passes between them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NO_CHECKPOINT = "none yet"
 
 
 def _unheard(event: Event) -> None:
-    """Where a task is stepped without a loop nobody listens."""
+    """Receives the events of a run that is stepped without a loop."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a task is told with each step.
+    """What a run is told with each step.
 
     Example:
         StepContext(last_checkpoint="runs/x/checkpoints/step_50", rollouts=RolloutLog(…), send=…)
@@ -34,12 +34,12 @@ class StepContext:
 
 
 ALONE = StepContext()
-"""Of a task that is stepped without a loop."""
+"""The context of a run that is stepped without a loop."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a task says of a step.
+    """What a run reports of a step.
 
     Example:
         StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 attempts: nothing to learn from")
@@ -50,8 +50,8 @@ class StepResult:
     """Why the run cannot usefully go on; None while it can."""
 
 
-class Task(Protocol):
-    """What a run brings to the loop."""
+class Run(Protocol):
+    """What the loop drives: `reinlm.training.rl.RLRun`, `reinlm.training.sft.SFTRun`, `reinlm.classical.run.Control`."""
 
     @property
     def kind(self) -> str: ...
