@@ -1,6 +1,6 @@
 """Memory of sampled answers as records: bytes a token, and what flattening them into a batch takes.
 
-    python benchmarks/records.py --answers 1024 --tokens 8192
+python benchmarks/records.py --answers 1024 --tokens 8192
 """
 
 from __future__ import annotations

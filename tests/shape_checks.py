@@ -10,7 +10,9 @@ import beartype
 OWN_CHECKS = {"Algorithm.objective"}
 """They refuse wrong shapes themselves, with messages for users."""
 SHAPES = ("Float[", "Int[", "Bool[", "Shaped[")
-_check: Any = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))  # an int is a float, as for type checkers
+_check: Any = beartype.beartype(
+    conf=beartype.BeartypeConf(is_pep484_tower=True)
+)  # an int is a float, as for type checkers
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:

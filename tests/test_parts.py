@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import Field
-from tiny_runs import ROWS, change, local, metrics, run_rl, settings, tiny, trainer, weights
 
 import reinlm
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.parts import PARTS, load_imports, name_of_part, part, read_part, spell_part
+from tiny_runs import ROWS, change, local, metrics, run_rl, settings, tiny, trainer, weights
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tiny_runs import answers, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 from transformers import AutoModelForCausalLM
 
 from reinlm.errors import InputError
+from tiny_runs import answers, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 
 RATE = 0.1
 ONE = {"training": {"steps": 1}, "run": {"rollouts_every": 1}}
@@ -144,7 +144,10 @@ def test_a_run_from_another_model_does_not_resume_against_the_policys_own_start(
     with trainer(tmp_path / "run") as first:
         first.step()
         first.save()
-    with trainer(tmp_path / "run", tiny(seed=4), resume=True) as again, pytest.raises(InputError, match="the reference"):
+    with (
+        trainer(tmp_path / "run", tiny(seed=4), resume=True) as again,
+        pytest.raises(InputError, match="the reference"),
+    ):
         again.step()
 
 
@@ -212,9 +215,7 @@ def test_the_full_divergence_in_the_reward_is_charged_to_every_token_before_it(
     alone = {**REWARD_KL, "allow_reward_alone": True}
     kl: Any = [REWARD_KL, {**REWARD_KL, "placement": "loss"}] if pair else [alone]
     free, _ = moved(tmp_path / "free", algorithm=RETURNS)
-    tied, result = moved(
-        tmp_path / "tied", algorithm={**RETURNS, "kl": kl}, reference={"path": path}, quiet=False
-    )
+    tied, result = moved(tmp_path / "tied", algorithm={**RETURNS, "kl": kl}, reference={"path": path}, quiet=False)
     assert ("lacks the pull at each token's own state" in " ".join(capsys.readouterr().err.split())) is not pair
     model = tiny()[0]
     told = answers(result.folder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reinlm.loop.task import ALONE
 from training_helpers import (
     ROWS,
     Watched,
@@ -28,7 +29,6 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.errors import InputError
-from reinlm.loop.task import ALONE
 from reinlm.models import (
     VALUES,
     LoraConfig,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reinlm.loop.task import ALONE
 from training_helpers import (
     HELD_OUT,
     ROWS,
@@ -33,7 +34,6 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import token_batch
 from reinlm.config import dump_yaml
-from reinlm.loop.task import ALONE
 from reinlm.runs.schema import read_groups
 
 UNCLIPPED = {"learning_rate": 5e-3, "max_grad_norm": None}
