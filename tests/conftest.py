@@ -1,31 +1,31 @@
-"""Shapes are checked at run time: the annotations of the mathematics, which only type checkers read otherwise, hold here."""
+"""Shapes are checked at run time: what signatures say of tensors, which type checkers cannot see, holds in every test."""
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import os
+import pkgutil
 import signal
-import typing
 from collections.abc import MutableSequence
 
-import beartype  # noqa: F401  what must not see TYPE_CHECKING as true is imported before
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
-
-CHECKER = (
-    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for type checkers
-)
+SHAPES = ("Float", "Int", "Bool", "Shaped")
 
 if CHECK_SHAPES:
-    typing.TYPE_CHECKING = True
-    try:
-        with jaxtyping.install_import_hook("reinlm.objectives", CHECKER):
-            import reinlm.objectives  # noqa: F401
-    finally:
-        typing.TYPE_CHECKING = False
+    for _name in SHAPES:  # the package imports them for type checkers alone
+        setattr(builtins, _name, getattr(jaxtyping, _name))
+    with jaxtyping.install_import_hook("reinlm", "shape_checks.check"):
+        import reinlm
+
+        for _module in pkgutil.walk_packages(reinlm.__path__, "reinlm."):
+            if not _module.name.endswith("__main__"):
+                importlib.import_module(_module.name)
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored

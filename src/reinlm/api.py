@@ -103,8 +103,8 @@ class SFTTrainer(SFTSession):
         InputError: anything that cannot be used, named.
 
     Example:
-        >>> trainer = reinlm.SFTTrainer("PATH_OR_NAME", "train.jsonl", optimizer={"learning_rate": 1e-4})
-        >>> trainer.train()
+        trainer = reinlm.SFTTrainer("PATH_OR_NAME", "train.jsonl", optimizer={"learning_rate": 1e-4})
+        trainer.train()
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
@@ -125,9 +125,9 @@ class RLTrainer(RLSession):
         InputError: anything that cannot be used, named.
 
     Example:
-        >>> with reinlm.RLTrainer("PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo") as trainer:
-        ...     while not trainer.over:
-        ...         print(trainer.step()["reward"])
+        with reinlm.RLTrainer("PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo") as trainer:
+            while not trainer.over:
+                print(trainer.step()["reward"])
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reinlm.errors import InputError
 from reinlm.objectives import Feedback, Layout
 from reinlm.records import COLUMNS, NO_TURN, Array, RewardEvent, ScoredGroup, Segment, unweighted
 
@@ -48,7 +49,12 @@ class TokenBatch:
     def of(
         cls, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], group_size: int = 1
     ) -> TokenBatch:
-        """From lists: `positions` names the scored tokens of each sequence; `group_size` neighbours make a group."""
+        """From lists: `positions` names the scored tokens of each sequence; `group_size` neighbours make a group.
+
+        Raises InputError where there are not as many lists of positions as sequences.
+        """
+        if len(sequences) != len(positions):
+            raise InputError(f"{len(sequences)} sequences need as many lists of positions, not {len(positions)}")
         flat = [token for sequence in sequences for token in sequence]
         scored = [place for places in positions for place in places]
         return cls(
@@ -155,7 +161,7 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
     return torch.from_numpy(_concatenate(parts, known.dtype))
 
 
-def _concatenate(parts: Sequence[Array], dtype: object) -> Array:
+def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
     """One new array; an empty one where there is nothing."""
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 

@@ -304,6 +304,30 @@ def algorithms(
         _print_ladder(table())
 
 
+@app.command(hidden=True)
+@_interruptible
+def metrics(
+    name: Annotated[str | None, typer.Argument(help="A logged name, such as eval/gsm8k/pass@8.")] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/metrics.md.")] = False,
+    debug: Debug = False,
+) -> None:
+    """What a metric measures, what is healthy, and what a bad value means."""
+    from reinlm.errors import unknown
+    from reinlm.runs.names import METRICS, describe
+    from reinlm.runs.names.page import page as write_page
+
+    if page == (name is not None):
+        raise InputError("metrics takes either a NAME or --page")
+    if name is None:
+        typer.echo(write_page(), nl=False)
+        return
+    info = describe(name)
+    if info is None:
+        raise unknown("metric", name, METRICS)
+    told = {"unit": info.unit, "meaning": info.meaning, "healthy": info.healthy, "bad": info.bad}
+    typer.echo("\n".join([name, *(f"{label:8} {text}" for label, text in told.items() if text)]))
+
+
 # ------------------------------------------------------------------------------------------------ helpers
 
 

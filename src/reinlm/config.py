@@ -27,8 +27,9 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
     def changed(self, name: str) -> bool:
-        """Whether a key has another value than its default. A key that a resolved config.yaml merely names has not."""
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+        """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        return bool(getattr(self, name) != default)
 
 
 class _Loader(yaml.SafeLoader):

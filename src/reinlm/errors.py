@@ -13,7 +13,7 @@ class ReinlmError(Exception):
     The command line prints `error: MESSAGE` and `hint: HINT` on standard error and exits with 2.
 
     Example:
-        >>> raise ReinlmError("train.jsonl:17: column 'prompt' is empty", hint="remove the row or set data.on_bad_row=skip")
+        raise ReinlmError("train.jsonl:17: column 'prompt' is empty", hint="remove the row or set data.on_bad_row=skip")
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:

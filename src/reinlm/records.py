@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 Message = Mapping[str, Any]
 """A chat message as Hugging Face writes it: `{"role": "user", "content": "2+2?"}`."""
@@ -21,7 +22,7 @@ Message = Mapping[str, Any]
 Content = str | tuple[Message, ...]
 """Plain text, or chat messages."""
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 NO_TURN = -1
 """In `Segment.turns`: the policy did not choose this token."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from reinlm.algorithms import MissingEnd, MixedOutcomes, SoftOverlong
+from reinlm.algorithms.shapers import shaped
 from reinlm.errors import InputError
 from reinlm.objectives import missing_end_penalty
+from reinlm.records import RolloutGroup, ScoredGroup
 from samples import reward, scored
 
 
@@ -71,13 +74,34 @@ def test_a_threshold_that_cannot_count_is_refused():
 
 def test_shaped_rewards_would_make_every_group_look_mixed():
     """Equal outcomes at different lengths: the filter drops the group, and would keep it after the length penalty."""
-    penalty = SoftOverlong(10, 4)(torch.tensor([6, 9]), torch.tensor([False, False]), limit=10).tolist()
-    assert MixedOutcomes("sum")(group(1.0, 1.0)) is False
-    assert MixedOutcomes("sum")(group(*[1.0 + p for p in penalty])) is True
+    equal = answers([6, 9], 10, reward(1.0))
+    events = shaped(equal, [SoftOverlong(10, 4)], 10)
+    assert MixedOutcomes("sum")(equal) is MixedOutcomes("sum")(events) is False
+    added = [(*earned, *more) for earned, more in zip(events.events, events.shaping, strict=True)]
+    assert MixedOutcomes("sum")(replace(equal, events=tuple(added))) is True
+
+
+def answers(lengths, limit, *events):
+    """A group of answers of these lengths, cut off where they reach the limit, that all earned the same."""
+    made = [scored(("p" + "a" * n, list(events)), end="length" if n >= limit else "stop") for n in lengths]
+    rollouts = tuple(one.group.rollouts[0] for one in made)
+    return ScoredGroup(RolloutGroup(rollouts[0].task, rollouts), tuple(one.events[0] for one in made))
 
 
 def penalties(shaper, lengths, limit):
-    return shaper(torch.tensor(lengths), torch.tensor([n >= limit for n in lengths]), limit).tolist()
+    """What the shaper adds to each answer: one event of its name, on the whole answer."""
+    added = shaper(answers(lengths, limit), limit)
+    assert all((event.name, event.token, event.weight) == (shaper.name, None, 1.0) for (event,) in added)
+    return [event.value for (event,) in added]
+
+
+def test_what_all_shapers_add_stands_beside_what_was_earned():
+    equal = answers([6, 10], 10, reward(1.0))
+    both = shaped(equal, [SoftOverlong(10, 4), MissingEnd(0.5)], 10)
+    assert both.events == equal.events
+    assert [[event.value for event in added] for added in both.shaping] == [[0.0, 0.0], [-1.0, -0.5]]
+    assert both.returns == (1.0, 1.0)
+    assert shaped(equal, [], 10) is equal
 
 
 def test_the_samplers_limit_and_a_fifth_of_it_are_the_defaults():
@@ -112,11 +136,12 @@ def test_a_cache_beyond_the_limit_punishes_from_the_first_token():
 )
 def test_a_punishment_that_no_answer_can_reach_is_refused(shaper, limit, begins):
     with pytest.raises(InputError) as error:
-        penalties(shaper, [1], limit)
+        shaper.check(limit)
     assert error.value.message == (
         f"soft overlong: answers end at {limit} tokens, and the punishment would begin only after {begins}"
     )
     assert error.value.hint == "raise rollout.max_new_tokens, or lower the shaper's max_length"
+    SoftOverlong(100, 11).check(90)
     assert penalties(SoftOverlong(100, 11), [90], 90) == [-1 / 11]
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reinlm.errors import InputError
+from reinlm.models import micro_batches, score
 from reinlm.models.modules import disable_dropout
-from reinlm.models.score import micro_batches, score
 from reinlm.models.tiny import tiny_model
 
 VOCAB = 23

@@ -366,7 +366,7 @@ def test_what_filters_drop_is_sampled_anew_in_the_order_in_which_groups_are_begu
 def test_attempts_end_and_an_empty_batch_says_why() -> None:
     found = source(PLACE, filters=(lambda group: False,), max_attempts=2, name="dapo").collect(1)
     assert (found.kept, len(found.sampled), found.attempts) == ((), 8, 2)
-    assert found.nothing_left == "dapo kept none of 8 groups in 2 attempts: nothing to learn from"
+    assert found.nothing_left == "dapo kept none of 8 groups in 2 rounds: nothing to learn from"
     short = source(PLACE, filters=(even,), max_attempts=1).collect(1)
     assert (names(short.kept), short.nothing_left) == (list("02"), None)
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from reinlm.errors import RunError
-from reinlm.sandbox.lanes import Lane
 from reinlm.plain import decode, encode
+from reinlm.sandbox.lanes import Lane
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "sandbox_support"

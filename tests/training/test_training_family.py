@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from training_helpers import metrics, rl_task, run_rl, saved_model, tiny_policy, weights
+from training_helpers import (
+    ROWS,
+    Watched,
+    metrics,
+    prepared,
+    rl_settings,
+    rl_task,
+    run_rl,
+    saved_model,
+    tiny_policy,
+    weights,
+)
 
 import reinlm
 from reinlm.algorithms import algorithm
+from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.errors import InputError
-from reinlm.models import LoraConfig, ModelConfig, load_policy, save_policy
-from reinlm.records import train_batch
+from reinlm.loop.run import ALONE
+from reinlm.models import (
+    VALUES,
+    LoraConfig,
+    ModelConfig,
+    character_tokenizer,
+    load_policy,
+    save_policy,
+    tiny_model,
+)
+from reinlm.rollouts import sample_groups
 from reinlm.runs import load_state
 
 PLAIN = {"kl": None}
@@ -31,7 +54,7 @@ def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
 
 
 def steps(task: Any, count: int) -> list[dict[str, float]]:
-    return [task.step(step).metrics for step in range(1, count + 1)]
+    return [dict(task.step(step, ALONE).metrics) for step in range(1, count + 1)]
 
 
 # ------------------------------------------------------------------------------------------------ critics
@@ -48,7 +71,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
         training={"minibatches": 2, "passes": 2, "steps": 4},
         critic={"backbone": backbone, "warmup_steps": 3},
     )
-    critic = task.updater.critic
+    critic = task.updater.critic.model
     first = {name: value.clone() for name, value in critic.learned().items()}
     logged = steps(task, 3)
     assert not moved(policy, before)
@@ -56,7 +79,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
     assert [record["critic/warmup"] for record in logged] == [1.0] * 3
     assert all("loss" not in record and record["updates/made"] == 0 for record in logged)
     assert (task.state.updates, task.state.batches) == (0, 3)
-    last = task.step(4).metrics
+    last = task.step(4, ALONE).metrics
     assert moved(policy, before)
     assert "critic/warmup" not in last
     assert (last["updates/made"], task.state.updates) == (4, 4)
@@ -95,25 +118,23 @@ def test_values_that_bootstrap_where_every_answer_is_cut_off_learn_from_themselv
 def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -> None:
     task = rl_task(
         tiny_policy(),
-        algorithm("ppo", advantage={"gae": {"discount": 0.9, "smoothing": 0.8}}, kl=None),
+        algorithm("ppo", advantage={"gae": {"gamma": 0.9, "gae_lambda": 0.8}}, kl=None),
         reward=even,
         critic={"backbone": backbone},
     )
     critic = task.updater.critic
     with torch.no_grad():
-        critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
-    kept = task.collector.collect(1, _state(task), _phases()).kept
-    batch = train_batch(kept)
-    prepared, found = task.updater.prepare(batch)
-    assert bool(batch.feedback.truncated.any())
-    assert not bool(batch.feedback.truncated.all())
+        critic.model.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    kept, _, made, found = prepared(task)
+    assert bool(made.feedback.truncated.any())
+    assert not bool(made.feedback.truncated.all())
     start = 0
     for group in kept:
-        for rollout, reward in zip(group.group.rollouts, group.rewards, strict=True):
+        for rollout, reward in zip(group.group.rollouts, group.returns, strict=True):
             (segment,) = rollout.segments
-            places = [*segment.positions, len(segment.token_ids)]
-            with torch.no_grad():
-                values = critic.values([segment.token_ids], [places]).double().tolist()
+            places = [*segment.positions.tolist(), len(segment)]
+            one = TokenBatch.of([segment.token_ids.tolist()], [places])
+            values = critic.learner.forward(one, VALUES).values.double().tolist()
             running, expected = 0.0, []
             for t in reversed(range(rollout.length)):
                 last = t == rollout.length - 1
@@ -121,35 +142,21 @@ def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -
                 running = (reward if last else 0.0) + 0.9 * following - values[t] + 0.9 * 0.8 * running
                 expected.append(running)
             stop = start + rollout.length
-            assert prepared.advantages[start:stop].tolist() == pytest.approx(expected[::-1], abs=1e-5)
-            assert prepared.returns is not None
+            assert made.advantages[start:stop].tolist() == pytest.approx(expected[::-1], abs=1e-5)
+            assert made.returns is not None
             returns = [a + v for a, v in zip(expected[::-1], values, strict=False)]
-            assert prepared.returns[start:stop].tolist() == pytest.approx(returns, abs=1e-5)
+            assert made.returns[start:stop].tolist() == pytest.approx(returns, abs=1e-5)
             start = stop
     assert found["explained_variance"] < 0.5
-
-
-def _state(task: Any) -> Any:
-    from reinlm.rewards import TrainerState
-
-    return TrainerState(global_step=0, max_steps=task.total_steps, epoch=0.0)
-
-
-def _phases() -> Any:
-    from reinlm.training.setup import Phases
-
-    return Phases()
 
 
 def test_policy_and_shared_critic_take_one_forward_pass_an_update() -> None:
     policy = tiny_policy()
     task = rl_task(policy, algorithm("ppo", kl=None), reward=even, critic={"backbone": "shared"})
-    kept = task.collector.collect(1, _state(task), _phases()).kept
-    batch = train_batch(kept)
-    prepared, _ = task.updater.prepare(batch)
+    _, batch, made, _ = prepared(task)
     calls: list[int] = []
     policy.model.model.register_forward_hook(lambda *_: calls.append(1))
-    task.updater.update(1, batch, prepared, "none")
+    task.updater.update(1, batch, made)
     assert len(calls) == 1
 
 
@@ -162,7 +169,7 @@ def test_a_critic_under_an_adapter_leaves_base_and_policy_alone_and_is_saved_apa
     changed = {n for n, v in policy.model.named_parameters() if not torch.equal(v, before[n])}
     assert changed
     assert all(".critic." in name for name in changed)
-    task.step(3)
+    task.step(3, ALONE)
     changed = {n for n, v in policy.model.named_parameters() if not torch.equal(v, before[n])}
     assert any(".default." in name for name in changed)
     assert all("lora" in name for name in changed)
@@ -178,7 +185,9 @@ def test_a_critic_may_start_from_another_model(tmp_path: Path) -> None:
     other = saved_model(tmp_path / "other", seed=7)
     task = rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": str(other)})
     theirs = dict(load_policy(str(other)).model.model.named_parameters())
-    assert all(torch.equal(weight, theirs[name]) for name, weight in task.updater.critic.backbone.named_parameters())
+    own = dict(task.updater.critic.model.model.lm.named_parameters())
+    assert own.keys() == theirs.keys()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in own.items())
 
 
 # ------------------------------------------------------------------------------------------------ resume
@@ -203,8 +212,6 @@ def test_a_run_in_two_parts_ends_as_the_whole_one(settings: dict[str, Any], tmp_
     changes["training"] = {**settings.get("training", {}), "steps": 4, "minibatches": 2}
 
     def run(name: str, resume: bool = False) -> Any:
-        from training_helpers import ROWS, rl_settings
-
         model = ModelConfig(path=str(path), lora=LoraConfig(rank=4) if lora else None).model_dump()
         recipe = {**rl_settings(**changes), "model": model, "data": {"path": ROWS}}
         return reinlm.rl(recipe=recipe, output=tmp_path / name, quiet=True, resume=resume)
@@ -212,8 +219,6 @@ def test_a_run_in_two_parts_ends_as_the_whole_one(settings: dict[str, Any], tmp_
     whole = run("whole")
     run("parts")
     folder = tmp_path / "parts"
-    import shutil
-
     shutil.rmtree(folder / "checkpoints" / "step_4")
     for link in folder.glob("checkpoints/last"):
         link.unlink()
@@ -240,60 +245,54 @@ def test_earlier_groups_join_a_batch_with_the_samplers_log_probabilities() -> No
         training={"minibatches": 2, "replay": {"groups": 3, "age": 2}, "steps": 6},
         optimizer={"learning_rate": 2e-2},
     )
-    seen: list[Any] = []
-    prepare = task.updater.prepare
-    task.updater.prepare = lambda batch, replayed: (
-        seen.append((batch, replayed, prepare(batch, replayed))) or seen[-1][2]
-    )
-    logged = steps(task, 5)
+    watched = Watched(task)
+    logged = [watched.step(step) for step in range(1, 6)]
     assert [record["groups/replayed"] for record in logged] == [0, 3, 3, 3, 3]
-    assert {made for made, _ in task.replay.kept} == {3, 4, 5}
-    batch, replayed, (prepared, _) = seen[2]
-    assert (batch.layout.groups, replayed) == (7, 3)
-    earlier = batch.layout.index("group") >= 4
-    assert torch.equal(prepared.old[earlier], batch.rollout_logprobs[earlier])
-    with torch.no_grad():
-        gap = (prepared.old - batch.rollout_logprobs)[~earlier].abs().max()
-    assert 0.0 < gap < 1e-4
+    assert [len(batch.groups) for batch in watched.batches] == [4, 7, 7, 7, 7]
+    assert all(group in watched.batches[0].groups for group in watched.batches[1].groups[4:])
+    assert logged[0]["staleness/max"] == 0 < logged[1]["staleness/max"]
     assert logged[2]["ratio/max"] > 1.01
+    assert {made for made, _ in task.replay.kept} == {3, 4, 5}
+    task.engine.update(None, task.state.updates)
+    groups = [*task.source.collect(6).kept, *task.replay.draw(6)]
+    batch = token_batch(groups)
+    made, _ = task.updater.prepare(batch, feedback(groups, batch.layout))
+    rollout, earlier = batch.columns["rollout_logprobs"], batch.layout.index("group") >= 4
+    assert made.old is not None
+    assert torch.equal(made.old[earlier], rollout[earlier])
+    assert 0.0 < float((made.old - rollout)[~earlier].abs().max()) < 1e-4
 
 
 def test_a_greedy_answer_is_the_baseline_of_its_prompt() -> None:
     task = rl_task(tiny_policy(), algorithm("grpo", advantage="greedy_baseline", kl=None), reward=even)
-    kept = task.collector.collect(1, _state(task), _phases()).kept
-    engine, policy = task.engine, task.policy
-    from dataclasses import replace
-
-    from reinlm.rollouts import collect
-
+    kept, batch, made, _ = prepared(task)
+    episodes = task.source.episodes
+    greedy = replace(episodes, sampling=replace(episodes.sampling, temperature=0.0), seed=9)
     for group in kept:
-        sampling = replace(task.config.rollout.sampling(policy.stops), temperature=0.0)
-        (answer,) = collect(
-            engine, [group.group.prompt], group_size=1, sampling=sampling, seed=9, tag="t", tokenizer=policy.tokenizer
-        )
-        assert group.baseline == even([str(answer.rollouts[0].completion)])[0]
-    batch = train_batch(kept)
-    prepared, _ = task.updater.prepare(batch)
-    expected = [r - group.baseline for group in kept for r in group.rewards]  # type: ignore[operator]
+        (answer,) = sample_groups(greedy, [group.group.task], group_size=1, tag="t").groups
+        assert group.baseline == even([str(answer.group.rollouts[0].completion)])[0]
+    expected = [r - group.baseline for group in kept for r in group.returns]  # type: ignore[operator]
     first = batch.layout.offset("episode") == 0
-    assert prepared.advantages[first].tolist() == pytest.approx(expected, abs=1e-12)
+    assert made.advantages[first].tolist() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("overlong", ["filter_before_baseline", "filter_after_baseline"])
 def test_answers_that_were_cut_off_reach_no_loss(overlong: str) -> None:
     policy = tiny_policy()
     task = rl_task(policy, algorithm("grpo", overlong=overlong, **PLAIN), reward=even)
-    kept = task.collector.collect(1, _state(task), _phases()).kept
-    batch = train_batch(kept)
-    prepared, found = task.updater.prepare(batch)
-    cut = batch.feedback.truncated
+    _, batch, made, found = prepared(task)
+    cut = made.feedback.truncated
     assert found["completions/untrained"] == int(cut.sum()) > 0
-    trained = torch.cat(task.updater._minibatches(batch, prepared, __import__("random").Random(0)))
-    assert sorted(trained.tolist()) == torch.nonzero(~cut).flatten().tolist()
+    tokens = task.updater.update(1, batch, made).tokens
+    reached = torch.stack([~values.isnan() for values in tokens.values()])
+    assert len(reached) > 0
+    assert all(torch.equal(one, ~batch.layout.expand(cut, "episode")) for one in reached)
 
 
 def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
     policy = tiny_policy()
+    with torch.no_grad():  # the stop token, which the model would sample otherwise, is never drawn
+        policy.model.lm_head.weight[policy.tokenizer.eos_token_id] = -policy.model.lm_head.weight.abs().sum(0)
     before = weights(policy.model)
     task = rl_task(
         policy,
@@ -302,24 +301,13 @@ def test_a_batch_of_nothing_but_cut_off_answers_makes_no_update() -> None:
         rollout={"max_new_tokens": 1},
         training={"minibatches": 2},
     )
-    kept = task.collector.collect
-    task.collector.collect = lambda *given: _all_cut(kept(*given))
-    logged = task.step(1).metrics
+    logged = task.step(1, ALONE).metrics
     assert (logged["updates/made"], logged["completions/untrained"]) == (0, 16)
+    assert logged["num_tokens"] == 0
     assert not moved(policy, before)
     assert all(math.isfinite(value) for value in logged.values())
     assert task.state.kl_coefficients == (0.04,)
     assert (task.state.batches, task.state.updates) == (1, 0)
-
-
-def _all_cut(collected: Any) -> Any:
-    from dataclasses import replace
-
-    groups = []
-    for group in collected.kept:
-        rollouts = tuple(replace(r, segments=(replace(r.segments[0], end="length"),)) for r in group.group.rollouts)
-        groups.append(replace(group, group=replace(group.group, rollouts=rollouts)))
-    return replace(collected, kept=groups)
 
 
 def test_a_missing_end_costs_what_the_recipe_says(tmp_path: Path) -> None:
@@ -337,19 +325,19 @@ def test_a_missing_end_costs_what_the_recipe_says(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ ties
 
 
-def test_a_kl_in_the_reward_is_what_the_policy_and_its_reference_say() -> None:
-    policy = tiny_policy(seed=1)
+def test_a_kl_in_the_reward_is_what_the_policy_and_its_reference_say(tmp_path: Path) -> None:
     task = rl_task(
-        policy, algorithm("reinforce_pp", kl={"coefficient": 0.5}), reward=even, reference=tiny_policy(seed=2).model
+        tiny_policy(seed=1),
+        algorithm("reinforce_pp", kl={"coefficient": 0.5}),
+        reward=even,
+        reference=saved_model(tmp_path / "other", seed=2),
     )
-    kept = task.collector.collect(1, _state(task), _phases()).kept
-    batch = train_batch(kept)
-    prepared, _ = task.updater.prepare(batch)
-    assert prepared.old is not None
-    assert prepared.ref is not None
-    expected = -0.5 * (prepared.old.double() - prepared.ref.double())
-    assert prepared.feedback.token_rewards is not None
-    assert prepared.feedback.token_rewards.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+    _, _, made, _ = prepared(task)
+    assert made.old is not None
+    assert made.ref is not None
+    expected = -0.5 * (made.old.double() - made.ref.double())
+    assert made.feedback.token_rewards is not None
+    assert made.feedback.token_rewards.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
     assert expected.abs().max() > 0.01
 
 
@@ -369,12 +357,14 @@ def test_the_reference_follows_where_it_is_asked_to() -> None:
     assert kl[3] > 1e-4
 
 
-def test_a_kl_over_the_vocabulary_is_measured_and_pulls() -> None:
-    policy, other = tiny_policy(seed=1), tiny_policy(seed=2)
+def test_a_kl_over_the_vocabulary_is_measured_and_pulls(tmp_path: Path) -> None:
+    other = saved_model(tmp_path / "other", seed=2)
     chosen = algorithm("grpo", kl={"estimator": "full", "coefficient": 1.0})
-    task = rl_task(policy, chosen, reward=lambda completions, **_: [1.0] * len(completions), reference=other.model)
-    first = task.step(1).metrics["kl/full"]
-    later = [task.step(step).metrics["kl/full"] for step in range(2, 12)]
+    task = rl_task(
+        tiny_policy(seed=1), chosen, reward=lambda completions, **_: [1.0] * len(completions), reference=other
+    )
+    first = task.step(1, ALONE).metrics["kl/full"]
+    later = [task.step(step, ALONE).metrics["kl/full"] for step in range(2, 12)]
     assert first > 0.01
     assert later[-1] < first
 
@@ -389,7 +379,7 @@ def test_ppos_penalty_follows_what_was_measured_after_the_last_update() -> None:
     )
     coefficient = 1.0
     for step in range(1, 5):
-        logged = task.step(step).metrics
+        logged = task.step(step, ALONE).metrics
         assert logged["kl/old_coefficient"] == coefficient
         kl = logged["kl/old"]
         coefficient *= 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.015 else 1.0
@@ -399,10 +389,11 @@ def test_ppos_penalty_follows_what_was_measured_after_the_last_update() -> None:
     assert kl > 0.0
 
 
-def test_an_adaptive_tie_to_the_reference_reads_the_batchs_divergence() -> None:
+def test_an_adaptive_tie_to_the_reference_reads_the_batchs_divergence(tmp_path: Path) -> None:
     chosen = algorithm("rloo", kl={"coefficient": 0.2, "controller": {"ziegler": [1e-9, 10]}})
-    task = rl_task(tiny_policy(seed=1), chosen, reward=even, reference=tiny_policy(seed=2).model)
-    logged = task.step(1).metrics
+    other = saved_model(tmp_path / "other", seed=2)
+    task = rl_task(tiny_policy(seed=1), chosen, reward=even, reference=other)
+    logged = task.step(1, ALONE).metrics
     assert logged["kl/reference_per_sequence"] > logged["kl/reference"] > 0.0
     assert task.state.kl_coefficients[0] == pytest.approx(0.2 * (1 + 0.2 * 16 / 10))
 
@@ -420,7 +411,7 @@ def test_updates_end_where_the_policy_has_gone_too_far() -> None:
             training={"minibatches": 2, "passes": 4, "target_kl": target},
             optimizer={"learning_rate": 3e-2},
         )
-        return task.step(1).metrics, task
+        return task.step(1, ALONE).metrics, task
 
     free, _ = run(None)
     held, task = run(1e-3)
@@ -508,14 +499,10 @@ def test_settings_without_effect_or_out_of_range_are_refused(
 
 
 def test_a_critic_with_other_tokens_and_a_moving_adapter_are_refused(tmp_path: Path) -> None:
-    from reinlm.models import character_tokenizer, tiny_model
-
     tokenizer = character_tokenizer("abc")
     save_policy(load_policy((tiny_model("qwen3", vocab_size=len(tokenizer)), tokenizer)), tmp_path / "other")
     with pytest.raises(InputError, match="reads other tokens than the policy"):
         run_rl(tmp_path / "run", algorithm="ppo", critic={"path": str(tmp_path / "other")})
-    from training_helpers import ROWS, rl_settings
-
     path = saved_model(tmp_path / "model")
     recipe = {
         **rl_settings(training={"steps": 1, "reference_refresh": {"every": 1}}),

@@ -74,7 +74,7 @@ def test_what_is_not_finite_moves_nothing(loss: float, grad: float) -> None:
     model.weight.grad = torch.tensor([[grad]])
     assert optimizer.step(loss, "c")["updates/skipped"] == 1
     assert model.weight.item() == before
-    assert optimizer.adamw.state == {}
+    assert optimizer.torch.state == {}
     model.weight.grad = torch.tensor([[1.0]])
     assert optimizer.step(1.0, "c")["updates/skipped"] == 1  # a good one in between begins the count anew
     model.weight.grad = torch.tensor([[grad]])
@@ -89,4 +89,4 @@ def test_frozen_weights_are_not_the_optimizers() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
     optimizer = Optimizer(model.parameters(), OptimizerConfig(), 10)
-    assert [tuple(p.shape) for group in optimizer.adamw.param_groups for p in group["params"]] == [(1, 2), (1,)]
+    assert [tuple(p.shape) for group in optimizer.torch.param_groups for p in group["params"]] == [(1, 2), (1,)]

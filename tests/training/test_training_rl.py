@@ -14,6 +14,7 @@ import torch
 from training_helpers import (
     HELD_OUT,
     ROWS,
+    Watched,
     gradient,
     jsonl,
     metrics,
@@ -30,28 +31,12 @@ from training_helpers import (
 
 import reinlm
 from reinlm.algorithms import algorithm
+from reinlm.batches import token_batch
 from reinlm.config import dump_yaml
-from reinlm.records import train_batch
-from reinlm.training.collection import Collected
-from reinlm.training.rl import RL
+from reinlm.loop.run import ALONE
+from reinlm.runs.schema import read_groups
 
-
-class Watched:
-    """A task whose gradients and collected batches are kept, and whose weights stay where they are."""
-
-    def __init__(self, task: RL) -> None:
-        self.task = task
-        self.gradients: list[torch.Tensor] = []
-        self.collected: list[Collected] = []
-        self.scored: list[Any] = []
-        collect, logprobs = task.collector.collect, task.updater._measure
-        task.collector.collect = lambda *given: self.collected.append(collect(*given)) or self.collected[-1]  # type: ignore[method-assign]
-        task.updater._measure = lambda model, batch: self.scored.append(model) or logprobs(model, batch)  # type: ignore[method-assign]
-        task.updater.optimizer.step = self._step  # type: ignore[method-assign]
-
-    def _step(self, loss: float, last_good: str) -> dict[str, float]:
-        self.gradients.append(gradient(self.task.policy.model))
-        return {}
+UNCLIPPED = {"learning_rate": 5e-3, "max_grad_norm": None}
 
 
 def even(completions: list[str], **_: Any) -> list[float]:
@@ -59,24 +44,25 @@ def even(completions: list[str], **_: Any) -> list[float]:
     return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
 
 
-def reference_logprobs(task: RL, batch: Any) -> torch.Tensor:
-    assert task.reference is not None
-    with task.reference.active() as model:
-        return task.updater._measure(model, batch)[0]
-
-
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_one_on_policy_update_of_grpo_is_the_papers_formula(temperature: float) -> None:
+def test_one_on_policy_update_of_grpo_is_the_papers_formula(temperature: float, tmp_path: Path) -> None:
     policy, reference = tiny_policy(seed=1), tiny_policy(seed=2).model
-    task = rl_task(policy, algorithm("grpo"), reward=even, reference=reference, rollout={"temperature": temperature})
-    watched = Watched(task)
-    task.step(1)
-    (kept,) = [one.kept for one in watched.collected]
-    advantages = [a for group in kept for a in z_scores([r for r in group.rewards if r is not None])]
+    task = rl_task(
+        policy,
+        algorithm("grpo"),
+        reward=even,
+        reference=saved_model(tmp_path / "reference", seed=2),
+        rollout={"temperature": temperature},
+        optimizer=UNCLIPPED,
+    )
+    watched = Watched(task, still=True)
+    watched.step(1)
+    kept = watched.batches[0].groups
+    advantages = [a for group in kept for a in z_scores([r for r in group.returns if r is not None])]
     rollouts = [rollout for group in kept for rollout in group.group.rollouts]
     loss = naive_loss(policy.model, rollouts, advantages, temperature=temperature, reference=reference, beta=0.04)
     loss.backward()
@@ -86,17 +72,16 @@ def test_one_on_policy_update_of_grpo_is_the_papers_formula(temperature: float) 
 
 def test_one_on_policy_update_of_dapo_is_a_mean_over_tokens() -> None:
     policy = tiny_policy(seed=1)
-    task = rl_task(policy, algorithm("dapo", filters=[]), reward=even)
-    watched = Watched(task)
-    task.step(1)
-    (kept,) = [one.kept for one in watched.collected]
+    watched = Watched(rl_task(policy, algorithm("dapo", filters=[]), reward=even, optimizer=UNCLIPPED), still=True)
+    watched.step(1)
+    kept = watched.batches[0].groups
     rollouts = [rollout for group in kept for rollout in group.group.rollouts]
     overlong = [
         -1.0 if rollout.length == 4 else 0.0 for rollout in rollouts
     ]  # the last fifth of 4 tokens is the fourth
     advantages = []
     for number, group in enumerate(kept):
-        shaped = [reward + overlong[4 * number + i] for i, reward in enumerate(group.rewards) if reward is not None]
+        shaped = [reward + overlong[4 * number + i] for i, reward in enumerate(group.returns) if reward is not None]
         advantages += z_scores(shaped)
     naive_loss(policy.model, rollouts, advantages, token_mean=True).backward()
     assert len({rollout.length for rollout in rollouts}) > 1
@@ -111,13 +96,13 @@ def test_an_answer_without_reward_is_in_no_statistic_and_no_gradient() -> None:
         return [None if i % 3 == 0 else even([text])[0] for i, text in enumerate(completions)]
 
     policy = tiny_policy(seed=1)
-    task = rl_task(policy, algorithm("grpo", kl=None), reward=every_third_none)
-    watched = Watched(task)
-    logged = task.step(1).metrics
-    (kept,) = [one.kept for one in watched.collected]
+    task = rl_task(policy, algorithm("grpo", kl=None), reward=every_third_none, optimizer=UNCLIPPED)
+    watched = Watched(task, still=True)
+    logged = watched.step(1)
+    kept = watched.batches[0].groups
     rollouts, advantages, given = [], [], []
     for group in kept:
-        known = [(rollout, r) for rollout, r in zip(group.group.rollouts, group.rewards, strict=True) if r is not None]
+        known = [(rollout, r) for rollout, r in zip(group.group.rollouts, group.returns, strict=True) if r is not None]
         rollouts += [rollout for rollout, _ in known]
         advantages += z_scores([reward for _, reward in known])
         given += [reward for _, reward in known]
@@ -128,16 +113,15 @@ def test_an_answer_without_reward_is_in_no_statistic_and_no_gradient() -> None:
     assert math.isfinite(logged["advantage/std"])
 
 
-def test_step_rewards_reach_the_tokens_up_to_their_step(tmp_path: Path) -> None:
+def test_step_rewards_reach_the_tokens_up_to_their_step() -> None:
     def first_token(completion_ids: list[list[int]], **_: Any) -> list[Any]:
         return [reinlm.StepRewards([(0, float(ids[0])), (len(ids) - 1, 1.0)]) for ids in completion_ids]
 
-    task = rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=first_token)
-    watched = Watched(task)
-    task.step(1)
-    (kept,) = [one.kept for one in watched.collected]
-    batch = train_batch(kept)
-    found = algorithm("grpo").advantage(batch.feedback)
+    watched = Watched(rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=first_token))
+    watched.step(1)
+    (prepared,) = watched.batches
+    kept, found = prepared.groups, prepared.advantages
+    assert found is not None
     start = 0
     for group in kept:
         rollouts = group.group.rollouts
@@ -161,15 +145,25 @@ def test_old_logprobs_are_scored_only_where_a_batch_is_used_more_than_once() -> 
         ({"passes": 2}, 1),
         ({"minibatches": 2, "passes": 3}, 1),
     ):
-        watched = Watched(rl_task(tiny_policy(), plain, reward=even, training=training))
-        watched.task.step(1)
-        assert len(watched.scored) == expected
+        policy = tiny_policy()
+        scored: list[bool] = []  # forward passes that are neither the engine's, which has a cache, nor an update's
+        policy.model.model.register_forward_pre_hook(
+            lambda _module, _given, named, scored=scored: scored.append(
+                not named["use_cache"] and not torch.is_grad_enabled()
+            ),
+            with_kwargs=True,
+        )
+        watched = Watched(rl_task(policy, plain, reward=even, training=training))
+        scored.clear()
+        watched.step(1)
+        assert sum(scored) == expected
         assert len(watched.gradients) == training.get("minibatches", 1) * training.get("passes", 1)
 
 
 def test_the_ratio_of_later_updates_is_against_the_weights_before_the_first(tmp_path: Path) -> None:
-    result = run_rl(tmp_path / "run", training={"steps": 2, "passes": 3}, optimizer={"learning_rate": 2e-2})
-    single = run_rl(tmp_path / "single", training={"steps": 2}, optimizer={"learning_rate": 2e-2})
+    once = {"steps": 2, "minibatches": 1, "passes": 1}
+    result = run_rl(tmp_path / "run", training=once | {"passes": 3}, optimizer={"learning_rate": 2e-2})
+    single = run_rl(tmp_path / "single", training=once, optimizer={"learning_rate": 2e-2})
     moved = metrics(result.folder)[0]
     assert moved["approx_kl"] > 1e-4
     assert moved["ratio/max"] > 1.05
@@ -181,11 +175,9 @@ def test_tokens_are_stamped_with_the_number_of_updates_before_them() -> None:
     task = rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=even, training={"minibatches": 2})
     watched = Watched(task)
     for step in (1, 2, 3):
-        task.step(step)
-    versions = [
-        {v for g in one.sampled for r in g.group.rollouts for v in r.segments[0].versions} for one in watched.collected
-    ]
-    assert versions == [{0}, {2}, {4}]
+        watched.step(step)
+    versions = [{r.versions for group in groups for r in group.group.rollouts} for groups in watched.sampled]
+    assert versions == [{(0, 0)}, {(2, 2)}, {(4, 4)}]
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -195,16 +187,19 @@ def test_the_reference_stays_while_the_policy_moves(lora: bool, tmp_path: Path) 
     path = str(saved_model(tmp_path / "model"))
     policy = load_policy(ModelConfig(path=path, lora=LoraConfig(rank=4) if lora else None))
     task = rl_task(policy, algorithm("grpo"), reward=even, optimizer={"learning_rate": 2e-2})
-    assert task.reference is not None
-    assert task.reference.shared == lora
-    watched = Watched(rl_task(tiny_policy(), algorithm("grpo", kl=None), reward=even))
-    watched.task.step(1)
-    batch = train_batch(watched.collected[0].kept)
-    before_ref, before = reference_logprobs(task, batch), task.updater._measure(policy.model, batch)[0]
-    kl = [task.step(step).metrics["kl"] for step in (1, 2, 3)]
+    learner, reference = task.updater.learner, task.anchors.reference
+    assert reference is not None
+    assert reference.shared == lora
+    batch = token_batch(task.source.collect(1).kept)
+
+    def scored() -> tuple[torch.Tensor, torch.Tensor]:
+        return learner.forward(batch).scored, learner.forward(batch, anchor=reference.anchor).scored
+
+    before, before_ref = scored()
+    kl = [task.step(step, ALONE).metrics["kl"] for step in (1, 2, 3)]
     assert torch.equal(before_ref, before)
-    assert torch.equal(reference_logprobs(task, batch), before_ref)
-    assert float((task.updater._measure(policy.model, batch)[0] - before).abs().max()) > 0.01
+    assert torch.equal(scored()[1], before_ref)
+    assert float((scored()[0] - before).abs().max()) > 0.01
     assert kl[0] == pytest.approx(0.0, abs=1e-9)
     assert kl[2] > 1e-5
 
@@ -218,20 +213,19 @@ def test_sampler_and_trainer_agree_on_every_log_probability(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------ which data reach it
 
 
-def test_dynamic_sampling_fills_the_batch_with_mixed_groups(tmp_path: Path) -> None:
+def test_dynamic_sampling_fills_the_batch_with_mixed_groups() -> None:
     def mixed_for_some(prompts: list[str], **_: Any) -> list[float]:
         return [float(i % 2) if prompt[0] in "01" else 1.0 for i, prompt in enumerate(prompts)]
 
-    task = rl_task(tiny_policy(), algorithm("dapo"), reward=mixed_for_some)
-    watched = Watched(task)
-    logged = task.step(1).metrics
-    (one,) = watched.collected
-    assert len(one.kept) == 4
-    assert all(group.group.prompt.content[0] in "01" for group in one.kept)
+    watched = Watched(rl_task(tiny_policy(), algorithm("dapo"), reward=mixed_for_some))
+    logged = watched.step(1)
+    kept, (sampled,) = watched.batches[0].groups, watched.sampled
+    assert len(kept) == 4
+    assert all(group.group.task.content[0] in "01" for group in kept)
     assert logged["groups/attempts"] > 1
-    assert logged["groups/dropped"] == len(one.sampled) - 4 > 0
-    assert logged["samples"] == 4 * len(one.sampled)
-    assert logged["reward"] == pytest.approx(np.mean([r for g in one.sampled for r in g.rewards]))
+    assert logged["groups/dropped"] == len(sampled) - 4 > 0
+    assert logged["samples"] == 4 * len(sampled)
+    assert logged["reward"] == pytest.approx(np.mean([r for g in sampled for r in g.returns]))
 
 
 def test_a_run_with_nothing_left_to_learn_ends_and_says_why(tmp_path: Path) -> None:
@@ -260,19 +254,21 @@ def test_the_overlong_penalty_reaches_the_advantages(tmp_path: Path) -> None:
         algorithm={"base": "dapo", "filters": [], "shapers": [{"soft_overlong": {"cache": 2}}]},
         training={"steps": 1},
     )
-    rows = [json.loads(line) for line in (result.folder / "rollouts" / "step_1.jsonl").read_text().splitlines()]
+    groups, columns = read_groups(result.folder / "rollouts" / "step_1.jsonl")
     penalty = {1: 0.0, 2: 0.0, 3: -0.5, 4: -1.0}
-    for group in range(4):
-        members = [row for row in rows if row["group"] == group]
-        expected = z_scores([1.0 + penalty[row["length"]] for row in members])
-        assert [row["advantage"] for row in members] == pytest.approx(expected, abs=1e-9)
-        assert {row["reward"] for row in members} == {1.0}
+    lengths = [[rollout.length for rollout in group.group.rollouts] for group in groups]
+    expected = [z for row in lengths for z in z_scores([1.0 + penalty[length] for length in row])]
+    first = np.cumsum([0, *(length for row in lengths for length in row)])[:-1]
+    assert columns["update/advantages"][first].tolist() == pytest.approx(expected, abs=1e-6)
+    assert all(group.returns == (1.0,) * 4 for group in groups)
+    given = [event.value for group in groups for events in group.shaping for event in events]
+    assert given == [penalty[length] for row in lengths for length in row]
     shaping = metrics(result.folder)[0]["rewards/shaping/mean"]
-    assert shaping == pytest.approx(np.mean([penalty[row["length"]] for row in rows]))
+    assert shaping == pytest.approx(np.mean(given))
 
 
-def test_a_batch_may_come_round_the_data_twice(tmp_path: Path) -> None:
-    def never_mixed_but_once(prompts: list[str], trainer_state: Any, **_: Any) -> list[float]:
+def test_a_batch_may_come_round_the_data_twice() -> None:
+    def never_mixed_but_once(prompts: list[str], **_: Any) -> list[float]:
         return [float(i % 2) if prompt == ROWS[0]["prompt"] else 0.0 for i, prompt in enumerate(prompts)]
 
     task = rl_task(
@@ -282,10 +278,10 @@ def test_a_batch_may_come_round_the_data_twice(tmp_path: Path) -> None:
         rollout={"batch_size": 8, "max_attempts": 60},
     )
     watched = Watched(task)
-    task.step(1)
-    (one,) = watched.collected
-    assert [group.group.prompt.content for group in one.kept] == [ROWS[0]["prompt"]] * 2
-    texts = [[rollout.segments[0].token_ids for rollout in group.group.rollouts] for group in one.kept]
+    watched.step(1)
+    kept = watched.batches[0].groups
+    assert [group.group.task.content for group in kept] == [ROWS[0]["prompt"]] * 2
+    texts = [[rollout.segments[0].token_ids.tolist() for rollout in group.group.rollouts] for group in kept]
     assert texts[0] != texts[1]
 
 
@@ -301,17 +297,22 @@ def test_gradient_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
     from reinlm.models import ModelConfig, disable_dropout, load_policy
 
     path = str(saved_model(tmp_path / "model", layers=2))
-    found = []
+    found, modes = [], []
     for on in (False, True):
         policy = load_policy(ModelConfig(path=path, gradient_checkpointing=on))
         disable_dropout(policy.model)
-        changes: dict[str, Any] = {"model": {"path": path, "gradient_checkpointing": on}}
-        task = rl_task(policy, algorithm("grpo", kl=None), reward=even)
-        task.updater.config = task.config.model_copy(update={"model": ModelConfig(**changes["model"])})
-        watched = Watched(task)
-        task.step(1)
+        computed: list[bool] = []
+        policy.model.model.layers[0].mlp.register_forward_pre_hook(
+            lambda module, *_, computed=computed: computed.append(torch.is_grad_enabled() and module.training)
+        )
+        model = {"path": path, "gradient_checkpointing": on}
+        watched = Watched(rl_task(policy, algorithm("grpo", kl=None), reward=even, model=model, optimizer=UNCLIPPED))
+        computed.clear()
+        watched.step(1)
         found.append(watched.gradients[0])
-        assert policy.model.training == on
+        modes.append(sum(computed))
+        assert policy.model.training is False
+    assert modes == [0, 2]  # in training mode, forward and again in the backward pass
     assert relative(found[1], found[0]) < 1e-6
 
 

@@ -11,14 +11,18 @@ import torch
 
 import reinlm
 from reinlm.algorithms import Algorithm
+from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.config import build
-from reinlm.data import DataConfig, load_prompts
-from reinlm.models import Policy, Reference, character_tokenizer, load_policy, save_policy, tiny_model
-from reinlm.records import Rollout
+from reinlm.data import DataConfig, build_renderer, load_tasks
+from reinlm.loop import BatchPrepared, GroupScored, StepContext
+from reinlm.models import Policy, character_tokenizer, load_policy, save_policy, tiny_model
+from reinlm.records import Rollout, ScoredGroup
 from reinlm.rewards import build_rewards
+from reinlm.rollouts import Episodes, build_engine
 from reinlm.runs import read_metrics, without_clocks
 from reinlm.training.config import RLConfig
-from reinlm.training.rl import RL
+from reinlm.training.rl import RLRun
+from reinlm.training.update import Prepared
 
 ALPHABET = "0123456789+="
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
@@ -89,24 +93,74 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def gradient(model: torch.nn.Module) -> torch.Tensor:
-    """All gradients in one float64 vector; they are cleared."""
+def gradient(model: torch.nn.Module, keep: bool = False) -> torch.Tensor:
+    """All gradients in one float64 vector; they are cleared, or kept."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters() if p.requires_grad]
     flat = torch.cat([part.flatten().double() for part in parts])
-    model.zero_grad(set_to_none=True)
+    if not keep:
+        model.zero_grad(set_to_none=True)
     return flat
 
 
-def rl_task(policy: Policy, algorithm: Algorithm, *, reward: Any = None, reference: Any = None, **changes: Any) -> RL:
-    """The task of `reinlm rl` without its run folder, for looking inside one step."""
-    settings = rl_settings(**changes) | {"model": "tiny", "data": "none"}
-    config = build(RLConfig, settings)
-    prompts = load_prompts(DataConfig(path=ROWS), policy.tokenizer, max_prompt_tokens=None).items
+def rl_task(policy: Policy, algorithm: Algorithm, *, reward: Any = None, **changes: Any) -> RLRun:
+    """What `reinlm.rl` drives, without its run folder, for looking at one step.
+
+    One update a batch unless `training` says otherwise; `reference` is the path of another model.
+    """
+    changes["training"] = {"minibatches": 1, "passes": 1, **changes.get("training", {})}
+    reference = changes.pop("reference", None)
+    model = changes.pop("model", {"path": "tiny"})
+    sections = {
+        "model": model,
+        "data": {"path": "none"},
+        "reference": None if reference is None else {"path": str(reference)},
+    }
+    config = build(RLConfig, rl_settings(**changes) | sections)
+    data = DataConfig(path=ROWS)
+    tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=None).items
     rewards = build_rewards(reward or config.reward, time_limit=None)
-    task = RL(config, algorithm, policy, prompts, {}, rewards)
-    if reference is not None:
-        task.updater.reference = Reference(reference)
-    return task
+    engine = build_engine("in_process", policy)
+    sampling = config.rollout.sampling(policy.stops)
+    episodes = Episodes(engine, build_renderer(data, policy.tokenizer), sampling, seed=config.seed)
+    return RLRun(config, algorithm, policy, tasks, episodes, rewards)
+
+
+class Watched:
+    """A run whose gradients, groups and batches are kept.
+
+    The weights move as they always do, except with `still`: then their learning rate is 0.
+    """
+
+    def __init__(self, task: RLRun, still: bool = False) -> None:
+        self.task = task
+        self.gradients: list[torch.Tensor] = []
+        """Of the policy, one for each optimizer step."""
+        self.batches: list[BatchPrepared] = []
+        self.sampled: list[list[ScoredGroup]] = []
+        """Of each step, those that filters dropped included."""
+        if still:
+            task.scale_learning_rate(0.0)
+        optimizer = task.updater.learner.optimizer
+        assert optimizer is not None
+        optimizer.torch.register_step_pre_hook(lambda *_: self.gradients.append(gradient(task.policy.model, keep=True)))
+
+    def step(self, step: int) -> dict[str, float]:
+        """One step and its metrics."""
+        self.sampled.append([])
+        return dict(self.task.step(step, StepContext(send=self._take)).metrics)
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, GroupScored):
+            self.sampled[-1].append(event.group)
+        elif isinstance(event, BatchPrepared):
+            self.batches.append(event)
+
+
+def prepared(task: RLRun, step: int = 1) -> tuple[list[ScoredGroup], TokenBatch, Prepared, dict[str, float]]:
+    """Collect the groups of a step and prepare their batch, without an update."""
+    groups = list(task.source.collect(step).kept)
+    batch = token_batch(groups)
+    return groups, batch, *task.updater.prepare(batch, feedback(groups, batch.layout))
 
 
 def naive_loss(
@@ -126,8 +180,8 @@ def naive_loss(
     terms, lengths = [], []
     for rollout, advantage in zip(rollouts, advantages, strict=True):
         (segment,) = rollout.segments
-        ids = torch.tensor([segment.token_ids])
-        start = len(segment.token_ids) - rollout.length
+        ids = torch.tensor(segment.token_ids[None], dtype=torch.long)
+        start = len(segment) - rollout.length
 
         def logprobs(net: Any, ids: torch.Tensor = ids, start: int = start) -> torch.Tensor:
             table = torch.log_softmax(net(ids).logits[0].float() / temperature, dim=-1)

@@ -28,7 +28,8 @@ def algorithm(name: str, /, **changes: Any) -> Algorithm:
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
     Example:
-        >>> reinlm.algorithm("grpo", kl=None, gate={"clip": [0.2, 0.28]})
+        >>> algorithm("grpo", kl=None, gate={"clip": [0.2, 0.28]}).gate
+        Clip(low=0.2, high=0.28, dual=None)
     """
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)

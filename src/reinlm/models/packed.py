@@ -34,14 +34,14 @@ class Rows:
         return states.flatten(0, 1).index_select(0, self.scored)
 
 
-def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device) -> Rows:
+def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device, *, after_last: bool = False) -> Rows:
     """Build rows: each sequence is cut before its last scored token, which no other token needs to see.
 
     Args:
-        batch: with at least one scored token. A position equal to its sequence's length is the state after the last token;
-            its target is `fill`.
+        batch: with at least one scored token.
         packing: "pad" makes one row a sequence, padded on the right; "pack" one row with all sequences end to end.
         fill: a token for padding; nothing reads it.
+        after_last: let a position equal its sequence's length: the state after the last token, whose target is `fill`.
 
     Raises:
         InputError: nothing to score, or a position outside its sequence.
@@ -51,7 +51,7 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
     tokens = batch.token_ids.numpy().astype(np.int64)
     lengths, position = batch.lengths.numpy(), batch.positions.numpy()
     owner = batch.layout.index("sequence").numpy()
-    if (wrong := (position < 1) | (position > lengths[owner])).any():
+    if (wrong := (position < 1) | (position >= lengths[owner] + after_last)).any():
         at = int(wrong.argmax())
         raise InputError(
             f"sequence {owner[at]} has {lengths[owner[at]]} tokens and cannot be scored at position {position[at]}",

@@ -22,8 +22,8 @@ class Reference:
         source: another language model with the same tokens to be the reference, such as π_SFT, which is taken as it is.
 
     Example:
-        >>> reference = Reference(policy_model)
-        >>> learner.forward(batch, anchor=reference.anchor)
+        reference = Reference(policy_model)
+        learner.forward(batch, anchor=reference.anchor)
     """
 
     def __init__(self, policy: TokenModel, source: torch.nn.Module | None = None) -> None:

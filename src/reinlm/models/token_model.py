@@ -53,6 +53,10 @@ class Want:
     hidden: bool = False
     """The states [N, H] that the scored tokens were chosen from: what another model's divergence is computed with."""
 
+    def __post_init__(self) -> None:
+        if not self.logprobs and (self.entropy or self.full_kl):
+            raise InputError("entropy and full_kl are measured with the log-probabilities", hint="leave logprobs=True")
+
 
 VALUES = Want(logprobs=False, values=True)
 HIDDEN = Want(logprobs=False, hidden=True)
@@ -91,7 +95,8 @@ class Outputs:
 
     def nothing(self) -> Tensor:
         """0 that depends on every float measured, for a backward pass that must take place and add nothing."""
-        known = [x for x in (self.logprobs, self.entropy, self.values, *self.full_kl.values()) if x is not None]
+        floats = (self.logprobs, self.entropy, self.values, self.hidden, *self.full_kl.values())
+        known = [x for x in floats if x is not None]
         return torch.stack([x.sum() * 0.0 for x in known if x.requires_grad]).sum()
 
 
@@ -171,17 +176,16 @@ class TokenModel(nn.Module):
         The model's mode is the caller's. Anchors run without gradient, in their own forward pass.
 
         Raises:
-            InputError: nothing to score, a position outside its sequence, temperature 0, or values without a head.
+            InputError: nothing to score, a position outside its sequence, temperature 0, values without a head, or a
+                divergence from an anchor that is not given.
         """
         _check_temperature(batch)
-        rows = lay_out(batch, self.packing, self._fill, self.device)
+        rows = lay_out(batch, self.packing, self._fill, self.device, after_last=not want.logprobs)
         hidden = self._hidden(rows)
         values = _values(self.value_head, hidden) if want.values else None
         if not want.logprobs:
             return Outputs(values=values, hidden=hidden if want.hidden else None)
-        if int((batch.positions >= batch.lengths[batch.layout.index("sequence")]).sum()):
-            raise InputError("the state after a sequence's last token has a value, and no token to score")
-        others = {name: anchors[name] for name in want.full_kl} if anchors else {}
+        others = {name: _anchor(name, anchors or {}) for name in want.full_kl}
         return self._measured(rows, hidden, values, want, batch, others)
 
     def _hidden(self, rows: Rows) -> Tensor:
@@ -212,7 +216,7 @@ class TokenModel(nn.Module):
         chunks = [measure(*chunk) for chunk in zip(*(part.split(size) for part in parts), strict=True)]
         logprobs, entropy, likeliest, *kls = (None if c[0] is None else torch.cat(c) for c in zip(*chunks, strict=True))
         found = {name: kl for name, kl in zip(anchors, kls, strict=True) if kl is not None}
-        return Outputs(logprobs, entropy, likeliest, values, found)
+        return Outputs(logprobs, entropy, likeliest, values, found, hidden if want.hidden else None)
 
 
 def _measure(
@@ -255,6 +259,12 @@ def _values(value_head: nn.Module | None, hidden: Tensor) -> Tensor:
         raise InputError("the model has no value head")
     values: Tensor = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)
     return values if values.dtype == torch.float64 else values.float()
+
+
+def _anchor(name: str, anchors: Mapping[str, Anchor]) -> Anchor:
+    if name not in anchors:
+        raise InputError(f"full_kl: no anchor {name!r} is given", hint=f"given are: {', '.join(anchors) or 'none'}")
+    return anchors[name]
 
 
 def _check_temperature(batch: TokenBatch) -> None:

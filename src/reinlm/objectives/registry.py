@@ -12,15 +12,19 @@ from typing import Any, TypeVar
 CHOICES: dict[str, dict[str, Any]] = {}
 """kind -> name in a recipe -> the class whose instances are choices, or the function that is one."""
 
-Named = TypeVar("Named")
+Named = TypeVar("Named", bound=Callable[..., Any])
 
 
 def choice(kind: str, name: str) -> Callable[[Named], Named]:
-    """Register a frozen dataclass, or a function, as the choice `name` of its kind. Raises ValueError for a name in use."""
+    """Register a frozen dataclass, or a function, as the choice `name` of its kind.
+
+    A class or function of the same name replaces it, so that a file or a notebook's cell may run again. Raises ValueError
+    for a name in use otherwise.
+    """
 
     def register(made: Named) -> Named:
         options = CHOICES.setdefault(kind, {})
-        if name in options:
+        if name in options and options[name].__qualname__ != made.__qualname__:
             raise ValueError(f"{kind} {name!r} is registered twice")
         options[name] = made
         return made

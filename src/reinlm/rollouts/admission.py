@@ -24,8 +24,8 @@ class Wave:
     finished. In the order "arrival" a request enters the engine at once.
 
     Example:
-        >>> wave = Wave(engine, 8, "name")
-        >>> rollouts = await asyncio.gather(*(run_episode(seat, …) for seat in wave.seats))
+        wave = Wave(engine, 8, "name")
+        rollouts = await asyncio.gather(*(run_episode(seat, …) for seat in wave.seats))
     """
 
     def __init__(self, engine: Generator, size: int, order: Order) -> None:

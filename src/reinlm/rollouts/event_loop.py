@@ -20,8 +20,8 @@ class EventLoop:
     while the caller waits. Ctrl-C cancels the coroutine, and is raised when that has ended.
 
     Example:
-        >>> with EventLoop() as loop:
-        ...     groups = loop.run(run_groups(engine, tasks, …))
+        with EventLoop() as loop:
+            groups = loop.run(run_groups(engine, tasks, …))
     """
 
     def __init__(self) -> None:

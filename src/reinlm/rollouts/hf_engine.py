@@ -55,11 +55,11 @@ class HFEngine:
     event loop. A caller uses one or the other.
 
     Example:
-        >>> engine = HFEngine(model, tokenizer, pad_id=0)
-        >>> engine.submit([Request(id="a", token_ids=(5, 6, 7), sampling=Sampling(max_new_tokens=8))])
-        >>> while engine.in_flight:
-        ...     for completion in engine.step():
-        ...         print(completion.token_ids)
+        engine = HFEngine(model, tokenizer, pad_id=0)
+        engine.submit([Request(id="a", token_ids=(5, 6, 7), sampling=Sampling(max_new_tokens=8))])
+        while engine.in_flight:
+            for completion in engine.step():
+                print(completion.token_ids)
     """
 
     def __init__(

@@ -56,8 +56,8 @@ class Source:
         name: who filters, for messages.
 
     Example:
-        >>> source = Source(episodes, tasks, RowOrder(len(tasks), seed=0), rewards, groups=16, group_size=8)
-        >>> collected = source.collect(1, TrainerState(), phases)
+        source = Source(episodes, tasks, RowOrder(len(tasks), seed=0), rewards, groups=16, group_size=8)
+        collected = source.collect(1, TrainerState(), phases)
     """
 
     def __init__(

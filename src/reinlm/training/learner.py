@@ -318,6 +318,7 @@ def _empty(want: Want, double: bool) -> Outputs:
         likeliest=none.bool() if want.entropy else None,
         values=none if want.values else None,
         full_kl=dict.fromkeys(want.full_kl, none),
+        hidden=none.new_zeros(0, 0) if want.hidden else None,
     )
 
 

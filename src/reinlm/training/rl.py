@@ -233,8 +233,8 @@ class RLRun(TrainsPolicy):
 
 
 def needs_rewards(algorithm: Algorithm) -> bool:
-    """Whether an answer without any reward teaches nothing; a teacher's judgement is enough to learn from."""
-    return "teacher" not in algorithm.advantage.needs
+    """Whether an answer without any reward teaches nothing; a teacher's judgement, or a KL, is enough to learn from."""
+    return algorithm.advantage.reads_rewards or algorithm.needs_named_rewards
 
 
 def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:

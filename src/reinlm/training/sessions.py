@@ -83,6 +83,7 @@ class Session(ABC):
             resolved = self._resolved()
             if resume:
                 _check_resolved(path, resolved)
+            self.run = self._make(load)
             self.folder = stack.enter_context(
                 RunFolder.create(
                     path,
@@ -94,7 +95,6 @@ class Session(ABC):
                     may_change=MAY_CHANGE,
                 )
             )
-            self.run = self._make(load)
             self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
             self._stack = stack.pop_all()
 
@@ -304,6 +304,12 @@ class RLSession(Session):
         engine = build_engine(
             config.rollout.engine, self.policy, autocast=dtype, max_running=config.rollout.max_running
         )
+        if absent := self.algorithm.needs_columns - set(engine.capabilities.columns):
+            raise InputError(
+                f"{self.algorithm.name} has a loss term that reads the column {', '.join(sorted(absent))}, which engine "
+                f"{config.rollout.engine!r} does not give",
+                hint=f"take an engine that gives it; this one gives {', '.join(engine.capabilities.columns)}",
+            )
         options: dict[str, Any] = {
             "environment": self.environment,
             "order": config.rollout.order,

@@ -13,7 +13,7 @@ from torch import Tensor
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
 from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
-from reinlm.objectives import Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
+from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
 from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors
 from reinlm.training.critic import Critic
@@ -69,6 +69,8 @@ class Prepared:
     old: Tensor | None
     ref: Tensor | None
     teacher: Tensor | None
+    full: Tensor | None
+    """Divergence from the reference over the vocabulary, where it is charged to the reward."""
     returns: Tensor | None
     trained: Tensor
     """Which episodes reach the loss."""
@@ -145,7 +147,7 @@ class Updater:
         advantages = algorithm.advantage(charged)
         returns = algorithm.advantage.targets(charged) if self.critic is not None else None
         trained = algorithm.trained(charged)
-        prepared = Prepared(charged, advantages, old, ref, teacher, returns, trained)
+        prepared = Prepared(charged, advantages, old, ref, teacher, full, returns, trained)
         return prepared, _describe(prepared) | self._staleness(batch)
 
     def _stale(self, batch: TokenBatch) -> Tensor:
@@ -352,10 +354,9 @@ class Updater:
         for index, tie in enumerate(self.algorithm.ties):
             name = COEFFICIENTS[tie.anchor]
             found[name] = self.state.kl_coefficients[index]
-            per_token, per_sequence = self._divergence(batch, prepared, tie.anchor)
+            per_token, per_sequence = self._divergence(batch, prepared, tie, metrics)
             if tie.controller is not None and tie.controller.needs_kl:
-                prefix = "kl/reference" if tie.anchor == "reference" else "kl/old"
-                found |= {prefix: per_token, f"{prefix}_per_sequence": per_sequence}
+                found |= {f"kl/{tie.anchor}": per_token, f"kl/{tie.anchor}_per_sequence": per_sequence}
             kls.append((per_token, per_sequence))
         found |= self.algorithm.state_metrics(self.state)
         if self.algorithm.entropy is not None:
@@ -380,11 +381,19 @@ class Updater:
         elif furthest < target / 2.0:
             optimizer.scale = min(optimizer.scale * 1.5, 10.0)
 
-    def _divergence(self, batch: TokenBatch, prepared: Prepared, anchor: str) -> tuple[float, float]:
-        """Mean per token and per answer, by k3: of the old policy from the reference, or of the policy from the old one."""
+    def _divergence(
+        self, batch: TokenBatch, prepared: Prepared, tie: KL, metrics: Mapping[str, float]
+    ) -> tuple[float, float]:
+        """Mean per token and per answer: of the old policy from the reference or the policy from the old one, by k3.
+
+        A full KL to the reference or a teacher is measured itself: before the updates in the reward, over them in the loss.
+        """
         kept = batch.layout.expand(prepared.trained, "episode")
         count = int(prepared.trained.sum())
-        if anchor == "reference":
+        if tie.estimator == "full" and tie.anchor != "old":
+            mean = (metrics if tie.in_loss else _describe(prepared)).get(FULL_KL_METRICS[tie.anchor], 0.0)
+            return mean, mean * int(kept.sum()) / max(count, 1)
+        if tie.anchor == "reference":
             if prepared.old is None or prepared.ref is None or not count:
                 return 0.0, 0.0
             estimate = k3(prepared.old, prepared.ref)[kept]
@@ -423,6 +432,8 @@ def _describe(prepared: Prepared) -> dict[str, float]:
         "advantage/std": float(prepared.advantages.std(correction=0)) if len(kept) else 0.0,
         "completions/untrained": float((~prepared.trained).sum()),
     }
+    if prepared.full is not None and bool(kept.any()):
+        metrics[FULL_KL_METRICS["reference"]] = float(prepared.full[kept].double().mean())
     if prepared.returns is not None and prepared.feedback.values is not None:
         known = prepared.feedback.given
         explained = float(explained_variance(prepared.feedback.values[known], prepared.returns[known]))
