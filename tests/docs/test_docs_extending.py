@@ -105,9 +105,7 @@ def test_an_environment_of_several_turns_gives_its_rewards(tmp_path: Path) -> No
 
 
 def test_a_tool_is_called_and_its_answer_read(tmp_path: Path) -> None:
-    found, folder = play(
-        "An environment with a tool", tmp_path, run={"rollouts_every": 1}, rollout={"max_new_tokens": 12}
-    )
+    _, folder = play("An environment with a tool", tmp_path, run={"rollouts_every": 1}, rollout={"max_new_tokens": 12})
     rows = [json.loads(line) for line in (folder / "rollouts/step_1.jsonl").read_text().splitlines()]
     assert max(row["turns"] for row in rows) == 2
     assert any("called" in row["rewards"] for row in rows)
