@@ -505,7 +505,8 @@ def _explain(error: Exception) -> tuple[str, str | None]:
     if isinstance(words, str):
         options = [name for option in context.command.params for name in option.opts if name.startswith("--")]
         near = nearest(words, options)
-        return f"unknown option {words!r}", f"did you mean {near}?" if near else f"known: {', '.join(options)}"
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(options)}"
+        return f"unknown option {words!r}", _elsewhere(words, context.command.name == "classical") or hint
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     if message.startswith("No such command"):
         name = message.split("'")[1]
@@ -513,6 +514,14 @@ def _explain(error: Exception) -> tuple[str, str | None]:
         near = nearest(name, commands)
         return f"unknown command {name!r}", f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
     return message[0].lower() + message[1:].rstrip("."), f"see `{context.command_path} --help`" if context else None
+
+
+def _elsewhere(option: str, classical: bool) -> str | None:
+    """What an option of another library is here; keys are given as KEY=VALUE."""
+    from reinlm.aliases import alias_hint
+
+    hint = alias_hint([option.lstrip("-").replace("-", "_")], classical=classical)
+    return f"{hint} (KEY=VALUE sets a key)" if hint else None
 
 
 def _complain(message: str, hint: str | None, label: str = "error: ") -> None:
