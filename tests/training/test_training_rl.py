@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reinlm.loop.task import ALONE
 from training_helpers import (
     HELD_OUT,
     ROWS,
@@ -34,6 +33,7 @@ import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import token_batch
 from reinlm.config import dump_yaml
+from reinlm.loop.run import ALONE
 from reinlm.runs.schema import read_groups
 
 UNCLIPPED = {"learning_rate": 5e-3, "max_grad_norm": None}
@@ -148,7 +148,9 @@ def test_old_logprobs_are_scored_only_where_a_batch_is_used_more_than_once() -> 
         policy = tiny_policy()
         scored: list[bool] = []  # forward passes that are neither the engine's, which has a cache, nor an update's
         policy.model.model.register_forward_pre_hook(
-            lambda _module, _given, named: scored.append(not named["use_cache"] and not torch.is_grad_enabled()),
+            lambda _module, _given, named, scored=scored: scored.append(
+                not named["use_cache"] and not torch.is_grad_enabled()
+            ),
             with_kwargs=True,
         )
         watched = Watched(rl_task(policy, plain, reward=even, training=training))
