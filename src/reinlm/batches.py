@@ -161,7 +161,7 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
     return torch.from_numpy(_concatenate(parts, known.dtype))
 
 
-def _concatenate(parts: Sequence[Array], dtype: object) -> Array:
+def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
     """One new array; an empty one where there is nothing."""
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
@@ -26,8 +27,9 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
 
     def changed(self, name: str) -> bool:
-        """Whether a key has another value than its default. A key that a resolved config.yaml merely names has not."""
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+        """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        return bool(getattr(self, name) != default)
 
 
 class _Loader(yaml.SafeLoader):
@@ -146,7 +148,9 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         known = _fields(kind, path[:-1])
         near = nearest(path[-1], known)
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
-        return InputError(f"unknown key {where!r}", hint=hint)
+        top = kind.model_fields
+        elsewhere = alias_hint(path, first.get("input"), known=top, classical="model" not in top)
+        return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
     cause = first.get("ctx", {}).get("error")

@@ -7,6 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog
 
@@ -80,6 +83,14 @@ def make_run(path: Path, kind: str, steps: int) -> RunFolder:
 
 def sample(prompt: Any, completion: Any, reward: float, end: str = "stop") -> dict[str, Any]:
     return {"prompt": prompt, "completion": completion, "reward": reward, "end": end}
+
+
+def group(content: Any, completion: Any, reward: float, end: str = "stop", *, truncated: bool = False) -> ScoredGroup:
+    """A group of one answer of one token, as a run logs it."""
+    task = Task("a:1", content)
+    segment = Segment(np.array([1, 2]), np.array([-1, 0]))
+    rollout = Rollout(task, (segment,), completion, terminated=not truncated, truncated=truncated, reason=end)
+    return ScoredGroup(RolloutGroup(task, (rollout,)), ((RewardEvent("score", reward),),))
 
 
 def make_quickstart(folder: Path) -> Path:

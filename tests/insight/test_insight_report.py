@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from insight_runs import HOSTILE, make_quickstart, make_run, sample
+from insight_runs import HOSTILE, group, make_quickstart, make_run, sample
 
 from reinlm.errors import InputError
-from reinlm.insight.charts import MOST_POINTS, charts
+from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
 from reinlm.insight.report import write_report
-from reinlm.runs.metrics import RolloutLog, read_metrics
+from reinlm.runs.metrics import read_metrics
+from reinlm.runs.names import METRICS
+from reinlm.runs.schema import RolloutLog
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +184,10 @@ def test_a_sample_shows_the_right_answer_and_is_marked_by_its_verdict(tmp_path: 
 def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "rl", 3).close()
     log = RolloutLog(tmp_path)
-    chat = [{"role": "user", "content": "hello <b>"}]
-    log.write(1, [sample(chat, "first", 0.0), sample("only before", "x", 0.5)])
+    chat = ({"role": "user", "content": "hello <b>"},)
+    log.write(1, [group(chat, "first", 0.0), group("only before", "x", 0.5)], {})
     assert '<pre tabindex="0">first</pre>' in page_without_scripts(write_report(tmp_path))
-    log.write(2, [sample(chat, [{"role": "assistant", "content": "last"}], 1.0, "environment")])
+    log.write(2, [group(chat, ({"role": "assistant", "content": "last"},), 1.0, "environment")], {})
     page = page_without_scripts(write_report(tmp_path))
     rows = re.findall(r'<article class="sample">(.*?)</article>', page, flags=re.DOTALL)
     assert [re.findall("<pre[^>]*>(.*?)</pre>", row) for row in rows] == [
@@ -193,6 +195,42 @@ def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> No
         ["only before", "x"],
     ]
     assert "environment" in rows[0]
+
+
+def test_an_episode_of_several_turns_reads_turn_by_turn(tmp_path: Path) -> None:
+    make_run(tmp_path, "rl", 1).close()
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+    turns = (
+        {"role": "assistant", "content": None, "reasoning_content": "a sum", "tool_calls": [call]},
+        {"role": "tool", "content": [{"type": "text", "text": "4"}]},
+        {"role": "assistant", "content": "It is 4."},
+        {"role": "user", "content": "Sure?"},
+    )
+    RolloutLog(tmp_path).write(
+        1, [group(({"role": "user", "content": "2+2?"},), turns, 0.0, "turns", truncated=True)], {}
+    )
+    page = page_without_scripts(write_report(tmp_path))
+    (row,) = re.findall(r'<article class="sample">(.*?)</article>', page, flags=re.DOTALL)
+    assert re.findall("<pre[^>]*>(.*?)</pre>", row, flags=re.DOTALL) == [
+        "user: 2+2?",
+        "assistant, thinking: a sum\n→ add({&#34;a&#34;: 2, &#34;b&#34;: 2})\n\n"
+        "tool: 4\n\nassistant: It is 4.\n\nuser: Sure?",
+    ]
+    assert '<span class="badge open">cut off: turns</span>' in row
+
+
+def test_a_chart_reads_unit_meaning_and_bounds_from_the_declaration_of_its_metric() -> None:
+    (chart,) = charts([{"step": 1, "completions/clipped_ratio": 0.5}], "rl")
+    info = METRICS["completions/clipped_ratio"]
+    assert (chart["title"], chart["unit"]) == ("Answers cut off", info.unit)
+    assert chart["meaning"].lower() == f"{info.meaning}.".lower()
+    assert chart["healthy"].lower() == f"{info.healthy}. {info.bad}.".lower()
+    assert chart["curves"][0]["healthy"] == [0.1]
+
+
+def test_every_chart_names_metrics_that_are_declared() -> None:
+    named = [n for c in CHARTS for s in c.series for n in (s.metric, s.low, s.high) if n is not None]
+    assert [name for name in named if name not in METRICS] == ["time/{name}"]
 
 
 def test_answers_to_other_prompts_are_shown_in_turn(tmp_path: Path) -> None:

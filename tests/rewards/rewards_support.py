@@ -6,22 +6,26 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from reinlm.records import End, Prompt, Rollout, RolloutGroup, Segment
+import numpy as np
+
+from reinlm.records import NO_TURN, Rollout, RolloutGroup, Segment, Task
 
 
 def make_group(
-    name: str, completions: list[Any], *, content: Any = "2+2=", tokens: int = 3, end: End = "stop", **columns: Any
+    name: str, completions: list[Any], *, content: Any = "2+2=", tokens: int = 3, end: str = "stop", **columns: Any
 ):
     """A group of answers of `tokens` tokens each, whose ids are 10, 11, …"""
-    prompt = Prompt(id=name, content=content, token_ids=(1, 2), columns=columns)
+    task = Task(id=name, content=content, columns=columns)
     segment = Segment(
-        token_ids=(1, 2, *range(10, 10 + tokens)),
-        chosen=(False, False, *[True] * tokens),
-        rollout_logprobs=(-0.5,) * tokens,
-        versions=(0,) * tokens,
-        end=end,
+        token_ids=np.array([1, 2, *range(10, 10 + tokens)]),
+        turns=np.array([NO_TURN, NO_TURN, *[0] * tokens]),
+        columns={"rollout_logprobs": np.full(tokens, -0.5), "version": np.zeros(tokens)},
     )
-    return RolloutGroup(prompt, tuple(Rollout(prompt, (segment,), completion) for completion in completions))
+    rollouts = (
+        Rollout(task, (segment,), completion, terminated=end == "stop", truncated=end == "length", reason=end)
+        for completion in completions
+    )
+    return RolloutGroup(task, tuple(rollouts))
 
 
 def write(folder: Path, body: str, name: str = "mine.py") -> str:

@@ -217,7 +217,7 @@ def test_a_row_without_a_value_in_a_needed_column_is_named():
         build_rewards("exact_match") as rewards,
         pytest.raises(InputError, match=r"'exact_match': a:2 has no value .*'answer'"),
     ):
-        rewards.check([group.prompt for group in groups])
+        rewards.check([group.task for group in groups])
 
 
 def test_a_regex_that_never_ends_is_killed_and_the_other_answers_keep_their_scores():
@@ -249,12 +249,17 @@ def test_scores_are_the_same_whatever_the_number_of_workers():
     assert random.getstate() == state
 
 
-def test_importing_rewards_loads_neither_torch_nor_the_maths_checker():
-    code = (
-        "import sys, reinlm.rewards.service, reinlm.rewards.scoring\n"
-        "print(sorted({'torch', 'math_verify', 'transformers', 'numpy'} & set(sys.modules)))"
-    )
-
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    )
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("reinlm.rewards.service", {"torch", "math_verify", "transformers", "numpy"}),  # what a worker process loads
+        (
+            "reinlm.rewards.scoring",
+            {"torch", "math_verify", "transformers"},
+        ),  # it reads records, which are NumPy arrays
+    ],
+)
+def test_importing_rewards_loads_neither_torch_nor_the_maths_checker(module, heavy):
+    code = f"import sys, {module}\nprint(sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert found == "[]"

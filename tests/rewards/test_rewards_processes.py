@@ -138,12 +138,12 @@ def test_a_column_of_a_type_that_cannot_be_sent_is_an_error_that_names_both(tmp_
     message = "reward 'score': it cannot be given the column 'column': a value of the type _thread.lock cannot be sent"
     with build_rewards(f"{file}:score") as rewards:
         with pytest.raises(InputError, match=message):
-            rewards.check([group.prompt for group in groups])
+            rewards.check([group.task for group in groups])
         with pytest.raises(InputError, match=message):
             rewards.score(groups)
         assert values(rewards.score(GROUPS)) == [[0.0], [0.0]]
     with build_rewards(f"{file}:blind") as rewards:
-        rewards.check([group.prompt for group in groups])
+        rewards.check([group.task for group in groups])
         assert values(rewards.score(groups)) == [[1.0], [2.0]]
 
 

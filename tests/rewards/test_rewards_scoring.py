@@ -112,14 +112,14 @@ def test_none_drops_the_term_for_that_answer_alone():
         [lambda completions: [None, 0.0], {"name": longer_is_better, "weight": 0.5}], [make_group("a:1", ["ab", "abc"])]
     )
     assert values(scored) == [[2.0], [0.0, 3.0]]
-    assert scored.groups[0].rewards == (1.0, 1.5)
+    assert scored.groups[0].returns == (1.0, 1.5)
     assert scored.failures == {"lambda": 0, "longer_is_better": 0}
 
 
 def test_answers_without_any_term_have_no_reward():
     scored = score(lambda completions: [None, None], [make_group("a:1", ["ab", "abc"])])
     assert scored.groups[0].events == ((), ())
-    assert scored.groups[0].rewards == (None, None)
+    assert scored.groups[0].returns == (None, None)
 
 
 def test_broken_rollouts_are_not_scored():

@@ -47,7 +47,7 @@ def test_every_form_of_a_reward_is_found_with_its_name_and_weight(tmp_path):
 def test_the_weighted_sum_is_the_reward_of_the_answer():
     spec = [{"name": "exact_match", "weight": 2.0}, {"name": "length", "target": 4, "weight": 0.5}]
     with build_rewards(spec) as rewards:
-        assert rewards.score([make_group("a:1", ["yes", "no"], answer="yes")]).groups[0].rewards == (1.875, -0.125)
+        assert rewards.score([make_group("a:1", ["yes", "no"], answer="yes")]).groups[0].returns == (1.875, -0.125)
 
 
 @pytest.mark.parametrize(

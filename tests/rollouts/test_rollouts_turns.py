@@ -14,11 +14,13 @@ import torch
 from rollout_helpers import EOS, LINES, PAD, ScriptedEngine
 from transformers import PreTrainedTokenizerFast
 
+from reinlm.algorithms import algorithm
+from reinlm.batches import feedback, token_batch
 from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
 from reinlm.models.tiny import character_tokenizer, tiny_model
-from reinlm.records import Rollout, Segment, Task, total
+from reinlm.records import Rollout, RolloutGroup, ScoredGroup, Segment, Task, total
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.groups import Episodes, sample_groups
 from reinlm.rollouts.hf_engine import HFEngine
@@ -135,6 +137,25 @@ def test_tokens_turns_and_rewards_of_an_episode_are_those_worked_out_by_hand(
     assert segment.columns["rollout_logprobs"].tolist() == np.concatenate(parts)[:chosen].tolist()
     assert segment.columns["version"].tolist() == [3] * chosen
     assert segment.sampling == SAMPLING.settings
+
+
+def test_advantages_over_turns_are_those_worked_out_by_hand(characters: PreTrainedTokenizerFast) -> None:
+    """What is still to come from each token on: 0.5 - 0.25 on the third token, 1 on the ninth; the failed episode has none."""
+    rollouts = tuple(play(characters, Tools(**made), **limits) for made, limits, *_ in EPISODES.values())
+    events = tuple(() if rollout.failed else rollout.events for rollout in rollouts)
+    groups = [ScoredGroup(RolloutGroup(CHAT, rollouts), events)]
+    batch = token_batch(groups)
+    earned = feedback(groups, batch.layout)
+    reinforce = algorithm("reinforce")
+    advantages = reinforce.advantage(earned)
+    by_hand = [[1.25] * 3 + [1.0] * 6, [0.25] * 3 + [0.0] * 2, [0.25] * 3 + [0.0] * 2, [0.0] * 5]
+    assert advantages.tolist() == pytest.approx([value for row in by_hand for value in row], abs=1e-12)
+    assert reinforce.trained(earned).tolist() == [True, True, True, False]
+    assert batch.layout.count("turn").tolist() == [3, 2, 4, 3, 2, 3, 2, 3, 2]
+    assert batch.layout.count("episode").tolist() == [9, 5, 5, 5]
+    assert earned.truncated is not None
+    assert earned.truncated.tolist() == [False, True, True, False]
+    assert batch.positions.tolist()[:9] == [7, 8, 9, 17, 18, 36, 37, 38, 39]
 
 
 def test_the_completion_of_a_chat_is_what_follows_the_tasks_messages(characters: PreTrainedTokenizerFast) -> None:

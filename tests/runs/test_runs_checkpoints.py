@@ -171,7 +171,7 @@ def test_what_is_no_checkpoint_or_of_another_version_is_refused(tmp_path: Path) 
     path = save(Checkpoints(tmp_path), 1)
     manifest = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(manifest | {"version": 99}))
-    with pytest.raises(InputError, match="step_1 has checkpoint version 99, not 1"):
+    with pytest.raises(InputError, match="step_1 has checkpoint version 99, not 2"):
         load_state(path)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reinlm.errors import InputError
-from reinlm.runs.metrics import MetricsLog, MetricSums, RolloutLog, numbered, read_lines, read_metrics
+from reinlm.runs.metrics import MetricsLog, MetricSums, read_metrics
 
 values = st.floats(-1e6, 1e6)
 
@@ -162,13 +162,3 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(InputError) as raised:
         read_metrics(path)
     assert raised.value.message.endswith(message)
-
-
-def test_rollouts_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
-    log = RolloutLog(tmp_path)
-    for step in (1, 2, 10):
-        log.write(step, [{"prompt": "2+2=", "reward": math.nan, "lone": "\ud800", "ids": torch.tensor([1, 2])}])
-    RolloutLog(tmp_path, after_step=2)
-    assert [step for step, _ in numbered(tmp_path / "rollouts", ".jsonl")] == [1, 2]
-    rows = read_lines(tmp_path / "rollouts" / "step_2.jsonl")
-    assert rows == [(1, {"prompt": "2+2=", "reward": None, "lone": "\ud800", "ids": [1, 2]})]

@@ -5,29 +5,46 @@ from pathlib import Path
 
 import pytest
 
-from reinlm.runs.names import CLOCKS, METRICS, describe, is_clock, without_clocks
+from reinlm.runs.names import CLOCKS, METRICS, SECTIONS, describe, is_clock, without_clocks
+from reinlm.runs.names.page import page
 
-ROWS = [
-    [cell.strip() for cell in line.split(" | ")]
-    for line in (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith("| `")
-]
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def test_every_metric_is_documented_once_and_nothing_else_is() -> None:
-    documented = [re.findall("`(.+?)`", row[0])[0] for row in ROWS]
-    assert sorted(documented) == sorted(METRICS)
+def test_the_page_is_what_is_written_from_the_declarations() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "reinlm metrics --page > docs/metrics.md"
 
 
-def test_the_documented_units_are_those_of_the_table() -> None:
-    documented = {re.findall("`(.+?)`", row[0])[0]: row[1].removesuffix(", *clock*") for row in ROWS}
-    assert documented == {name: info.unit for name, info in METRICS.items()}
+def test_every_metric_is_declared_once() -> None:
+    declared = [info.name for section in SECTIONS for info in section.metrics]
+    assert sorted(declared) == sorted(set(declared))
 
 
-def test_the_documented_clocks_are_those_that_are_dropped() -> None:
-    documented = {re.findall("`(.+?)`", row[0])[0] for row in ROWS if "*clock*" in row[1] or row[0] == "| `time`"}
-    assert documented == {name for name in METRICS if is_clock(name)}
-    assert documented >= CLOCKS
+def test_a_row_of_the_page_has_five_cells_whatever_a_declaration_holds() -> None:
+    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(METRICS)
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+
+
+@pytest.mark.parametrize("info", METRICS.values(), ids=list(METRICS))
+def test_a_declaration_stands_by_itself(info) -> None:
+    assert info.unit
+    assert info.meaning
+    assert not re.search(
+        r"\b(as above|as there|the same,|highest of them|lowest of them|those episodes|such difference)\b",
+        " ".join((info.meaning, info.healthy, info.bad)),
+    )
+    if info.healthy_range is not None:
+        low, high = info.healthy_range
+        assert (low, high) != (None, None)
+        assert low is None or high is None or low <= high
+        assert info.healthy
+
+
+def test_what_depends_on_the_clock_is_marked_on_the_page() -> None:
+    marked = {re.findall("`(.+?)`", line)[0] for line in page().splitlines() if ", *clock* |" in line}
+    assert marked == {name for name in METRICS if is_clock(name)}
+    assert marked >= CLOCKS
 
 
 @pytest.mark.parametrize(
@@ -36,6 +53,7 @@ def test_the_documented_clocks_are_those_that_are_dropped() -> None:
         ("eval/gsm8k/pass@8", "eval/{set}/pass@{k}"),
         ("rewards/math/mean", "rewards/{name}/mean"),
         ("rewards/failed", "rewards/failed"),
+        ("rewards/shaping/mean", "rewards/shaping/mean"),
     ],
 )
 def test_a_logged_name_is_described_by_what_it_stands_for(name: str, known: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
-from reinlm.records import Prompt, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment
+from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.runs.state import pack_state, random_states, restore_random_states, unpack_state
 
 scalars = (
@@ -155,13 +155,16 @@ def test_states_of_absent_accelerators_are_named(monkeypatch: pytest.MonkeyPatch
         restore_random_states(states)
 
 
+@pytest.mark.filterwarnings("error")
 def test_left_over_groups_come_back_as_equal_records() -> None:
-    prompt = Prompt(
-        id="train.jsonl:1", content=({"role": "user", "content": "2+2?"},), token_ids=(5, 6), columns={"a": [1.5]}
+    task = Task(id="train.jsonl:1", content=({"role": "user", "content": "2+2?"},), columns={"a": [1.5]})
+    segment = Segment(
+        np.array([5, 6, 9]),
+        np.array([NO_TURN, NO_TURN, 0]),
+        {"rollout_logprobs": np.array([-0.1], np.float32), "version": np.array([4])},
     )
-    segment = Segment((5, 6, 9), (False, False, True), rollout_logprobs=(-0.1,), versions=(4,), end="stop")
-    group = RolloutGroup(prompt, (Rollout(prompt, (segment,), completion="4"),))
-    scored = ScoredGroup(group, events=((RewardEvent("math", 1.0, token=0),),))
+    rollout = Rollout(task, (segment,), completion="4", terminated=True, truncated=False, reason="stop")
+    scored = ScoredGroup(RolloutGroup(task, (rollout,)), events=((RewardEvent("math", 1.0, token=0),),))
     assert through_disk([scored]) == [scored]
 
 

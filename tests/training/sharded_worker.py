@@ -17,13 +17,15 @@ from torch.distributed.fsdp import fully_shard
 
 from reinlm.algorithms import algorithm as named
 from reinlm.batches import feedback, token_batch
-from reinlm.models import Reference, TokenModel, ValueModel, tiny_model
+from reinlm.models import ModelConfig, TokenModel, ValueModel, character_tokenizer, load_policy, tiny_model
 from reinlm.models.modules import whole
 from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.runs.state import read_state, write_state
+from reinlm.training.anchors import Anchors
+from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
-from reinlm.training.update import Critic, Updater, UpdateSettings
+from reinlm.training.update import Updater, UpdateSettings
 
 # Answer lengths of each group, step by step: with 24 tokens a micro-batch the first step makes three micro-batches, an odd
 # number for two ranks; the second makes one, so that the second rank has no scored token at all.
@@ -40,7 +42,7 @@ def groups(step: int) -> list[ScoredGroup]:
         rollouts, events = [], []
         for length in lengths:
             ids = rng.integers(1, 19, 3 + length)
-            columns = {"rollout_logprobs": np.log(rng.uniform(0.1, 1, length)), "version": np.zeros(length)}
+            columns = {"rollout_logprobs": np.log(rng.uniform(0.1, 1, length)), "version": np.full(length, 2 * step)}
             turns = np.array([NO_TURN] * 3 + [0] * length)
             rollouts.append(Rollout(task, (Segment(ids, turns, columns),), "", True, False, "stop"))
             events.append((RewardEvent("reward", float(rng.normal())),))
@@ -62,9 +64,10 @@ def build(name: str, ranks: int) -> Updater:
     lm = tiny_model("qwen3", vocab_size=20, hidden_size=16, layers=2, heads=2, intermediate_size=32, context=64, seed=3)
     policy = TokenModel(lm.double())
     algorithm = named(name)
-    reference = Reference(policy) if algorithm.needs_reference else None
+    loaded = load_policy((policy.lm, character_tokenizer("0123456789+=")))
+    anchors = Anchors(algorithm, loaded, policy, config=ModelConfig(path="tiny"))
     value = ValueModel(policy) if algorithm.critic is not None else None
-    parts = [policy, *([reference.anchor.model] if reference else []), *([value.model] if value else [])]
+    parts = [policy, *(anchor.model for anchor in anchors.by_name.values()), *([value.model] if value else [])]
     if ranks > 1:
         for part in parts:
             shard(part, ranks)
@@ -74,9 +77,7 @@ def build(name: str, ranks: int) -> Updater:
         return Learner(model, Optimizer(model.parameters(), settings, 6), micro_batch_tokens=BUDGET, train_mode=False)
 
     critic = Critic(value, learner(value.model)) if value else None
-    return Updater(
-        algorithm, learner(policy), UpdateSettings(minibatches=1, passes=2), critic=critic, reference=reference
-    )
+    return Updater(algorithm, learner(policy), UpdateSettings(minibatches=1, passes=2), critic=critic, anchors=anchors)
 
 
 def gradients(updater: Updater) -> dict[str, torch.Tensor]:

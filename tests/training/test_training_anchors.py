@@ -159,7 +159,7 @@ PENALTY = {"estimator": "full", "anchor": "old", "coefficient": 0.7}
 def test_the_full_divergence_from_the_old_policy_is_0_at_the_first_update_and_pulls_at_the_second(
     tmp_path: Path,
 ) -> None:
-    """Two passes: the second update's loss has 0.7/N Σ_t KL(π_old ‖ π_θ) at the weights that the first update made."""
+    """Two passes over one minibatch: the second update's gradient has 0.7/N Σ_t KL(π_old ‖ π_θ) at the first one's weights."""
     plain = {"base": "grpo", "gate": "none", "kl": None, "weights": "token_mean"}
     one, _ = moved(tmp_path / "one", algorithm=plain)
     one_tied, first = moved(tmp_path / "one_tied", algorithm={**plain, "kl": PENALTY})

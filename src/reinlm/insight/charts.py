@@ -1,13 +1,14 @@
-"""The charts of a report: which metrics share one, what it means, and what healthy looks like."""
+"""The charts of a report: which metrics share one. What they mean is declared with the metrics, in `reinlm.runs.names`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from reinlm.runs.names import describe, pattern
+from reinlm.runs.names.info import MetricInfo
 
 MOST_POINTS = 1500
 """A longer series is averaged in as many stretches, so that a page of a long run opens at once."""
@@ -35,10 +36,11 @@ class Chart:
     """One figure and its caption. It is shown where a run has logged any of its series."""
 
     title: str
-    unit: str
     series: tuple[Series, ...]
-    meaning: str
-    healthy: str
+    unit: str | None = None
+    """None here and below: as the first series' metric declares it."""
+    meaning: str | None = None
+    healthy: str | None = None
     kinds: tuple[str, ...] = ()
     """The kinds of run that it is for; empty for all."""
     form: str = "plain"
@@ -50,234 +52,196 @@ class Chart:
 CHARTS: tuple[Chart, ...] = (
     Chart(
         "Held-out accuracy",
-        "answers that are right",
         (
             Series("eval/{set}/accuracy", "{set}", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high"),
             Series("eval/{set}/pass@{k}", "{set} pass@{k}"),
         ),
-        "Share of problems that training never showed and that the model gets right; the band is the 95 % interval.",
-        "rises and stays up. Reward that climbs while this stands still means that the reward is being gamed.",
+        unit="answers that are right",
+        meaning="Share of problems that training never showed and that the model gets right; the band is the 95 % interval.",
         form="percent",
     ),
     Chart(
         "Return",
-        "reward per episode",
         (Series("return", "mean", "return/low_seed", "return/high_seed"),),
-        "Undiscounted return of the episodes that ended since the last point, exploration included; of several seeds the "
-        "mean, and the band from the worst seed to the best. Steps or episodes, as the budget was given.",
-        "rises and stays up. A band that does not close: some seeds have not found what others have.",
+        meaning=(
+            "Undiscounted return of the episodes that ended since the last point, exploration included; of several seeds the "
+            "mean, and the band from the worst seed to the best. Steps or episodes, as the budget was given."
+        ),
         kinds=("classical",),
     ),
     Chart(
         "Episode length",
-        "steps",
         (Series("episode_length", "mean"),),
-        "Length of the episodes that ended since the last point.",
-        "moves as the return does.",
         kinds=("classical",),
     ),
     Chart(
         "TD error",
-        "reward",
         (Series("td_error", "mean size"),),
-        "How far values were from their targets, before the update.",
-        "falls to the size of the noise. Growth without end is divergence.",
         kinds=("classical",),
     ),
     Chart(
         "Loss",
-        "nats per token",
         (Series("loss", "training"), Series("eval/{set}/loss", "held out: {set}")),
-        "How surprised the model is by the demonstrations: cross-entropy of the trained tokens.",
-        "falls quickly, then slowly. Held-out loss that turns upwards means overfitting.",
+        unit="nats per token",
+        meaning="How surprised the model is by the demonstrations: cross-entropy of the trained tokens.",
+        healthy="falls quickly, then slowly. Held-out loss that turns upwards means overfitting.",
         kinds=("sft",),
     ),
     Chart(
         "Token accuracy",
-        "trained tokens",
         (Series("mean_token_accuracy", "training"),),
-        "Trained tokens that were the model's first choice.",
-        "rises with falling loss.",
         form="percent",
     ),
     Chart(
         "Reward by function",
-        "reward",
         (
             Series("reward", "weighted sum"),
             Series("rewards/{name}/mean", "{name}"),
             Series("eval/{set}/reward", "held out: {set}"),
         ),
-        "Mean reward of the samples: the weighted sum, and each function before its weight.",
-        "the one that states your goal rises; one that rises alone is being gamed.",
+        meaning="Mean reward of the samples: the weighted sum, and each function before its weight.",
     ),
     Chart(
         "Groups without a signal",
-        "groups",
         (Series("frac_reward_zero_std", "all rewards equal"),),
-        "Groups whose samples all earned the same reward: they teach nothing.",
-        "well below one. Near one, the problems are too hard or too easy for the model.",
         form="percent",
     ),
     Chart(
         "Reward spread",
-        "reward",
         (Series("reward_std", "within a group"),),
-        "Standard deviation of the reward within a group, averaged over the groups.",
-        "clearly above zero; it shrinks as the task is learned.",
     ),
     Chart(
         "Answer length",
-        "tokens",
         (
             Series("completions/mean_length", "mean", "completions/min_length", "completions/max_length"),
             Series("completions/mean_terminated_length", "mean of finished answers"),
             Series("eval/{set}/mean_length", "held out: {set}"),
         ),
-        "Length of the sampled answers; the band reaches from the shortest to the longest.",
-        "moves for a reason. A steady climb without more accuracy is padding; a collapse is a shortcut.",
+        meaning="Length of the sampled answers; the band reaches from the shortest to the longest.",
     ),
     Chart(
         "Answers cut off",
-        "answers",
         (Series("completions/clipped_ratio", "training"), Series("eval/{set}/clipped_ratio", "held out: {set}")),
-        "Answers that the length limit ended before the model did.",
-        "close to zero. Above a tenth, raise the limit or look for rambling.",
         form="percent",
     ),
     Chart(
         "Entropy",
-        "nats per token",
         (Series("entropy", "policy"),),
-        "How undecided the policy is at each token; exploration lives on it.",
-        "falls gently. A drop to zero ends learning (raise the upper clip bound); a rise means noise is winning.",
+        meaning="How undecided the policy is at each token; exploration lives on it.",
     ),
     Chart(
         "KL divergence",
-        "nats per token",
         (
             Series("kl", "from the reference"),
             Series("kl/full", "from the reference, whole vocabulary"),
+            Series("kl/teacher", "from the teacher, whole vocabulary"),
+            Series("kl/old_full", "within a batch, whole vocabulary"),
             Series("kl/old", "within a batch"),
             Series("approx_kl", "within an update"),
         ),
-        "How far the policy has moved: from its reference, and within one update.",
-        "grows slowly; within an update it stays below about 0.02. Spikes ask for a smaller learning rate.",
+        meaning="How far the policy has moved: from its reference, and within one update.",
+        healthy="grows slowly; within an update it stays below about 0.02. Spikes ask for a smaller learning rate.",
     ),
     Chart(
         "Clip fraction",
-        "scored tokens",
         (
             Series("clip_ratio/low_mean", "lower bound"),
             Series("clip_ratio/high_mean", "upper bound"),
             Series("clip_ratio/region_mean", "either"),
         ),
-        "Tokens whose movement the clip stopped.",
-        "up to some per cent; more for sequence ratios. Zero where a batch makes one update, as nothing has moved yet.",
+        meaning="Tokens whose movement the clip stopped.",
         form="percent",
     ),
     Chart(
         "Probability ratio",
-        "ratio",
         (Series("ratio/mean", "mean"), Series("ratio/max", "largest")),
-        "Probability of the sampled tokens now over that at the start of the update.",
-        "mean close to one; the largest within a few units.",
+        meaning="Probability of the sampled tokens now over that at the start of the update.",
     ),
     Chart(
         "Sampler and trainer apart",
-        "nats",
         (Series("sampling/logprob_difference/mean", "mean"), Series("sampling/logprob_difference/max", "largest")),
-        "|trainer − sampler| log-probability of the same tokens under the same weights. Logarithmic.",
-        "below 1e-4 in float32, some 1e-2 in bfloat16. More is a bug or a stale sampler: training is off-policy.",
+        meaning="|trainer − sampler| log-probability of the same tokens under the same weights. Logarithmic.",
         form="log",
     ),
     Chart(
         "What the critic explains",
-        "share of the returns' variance",
         (Series("explained_variance", "explained variance"),),
-        "How much of what answers earn the critic foresees from each state, before the update. One is perfect, zero a constant.",
-        "rises above one half before the policy moves. Below zero the critic is worse than no critic: warm it up longer.",
+        meaning="Share of the returns' variance that the critic foresees. One is perfect, zero a constant.",
     ),
     Chart(
         "Value loss",
-        "reward squared",
         (Series("value_loss", "critic"),),
-        "The critic's loss per token.",
-        "falls, and rises a little whenever the policy has moved.",
     ),
     Chart(
         "Coefficients that move",
-        "none",
         (
             Series("kl/coefficient", "KL to the reference"),
             Series("kl/old_coefficient", "KL to the old policy"),
+            Series("kl/teacher_coefficient", "KL to the teacher"),
+            Series("constraint/{name}/multiplier", "bound on {name}"),
             Series("entropy/coefficient", "entropy bonus"),
         ),
-        "What adaptive and scheduled coefficients stood at.",
-        "settles. One that runs to its end has a target that is out of reach.",
+        meaning="What adaptive and scheduled coefficients stood at.",
+        healthy="settles. One that runs to its end has a target that is out of reach.",
         smooth=False,
     ),
     Chart(
         "Off-policy samples",
-        "scored tokens",
         (
             Series("sequence_mask/dropped", "left behind and masked"),
             Series("correction/dropped", "weight 0"),
             Series("selection/selected", "selected by covariance"),
         ),
-        "Tokens that corrections and masks take out of the loss.",
-        "some per cent. Near one half, the samples are too old, or sampler and trainer disagree.",
+        unit="scored tokens",
+        meaning="Tokens that corrections and masks take out of the loss.",
+        healthy="some per cent. Near one half, the samples are too old, or sampler and trainer disagree.",
         form="percent",
     ),
     Chart(
+        "Age of samples",
+        (Series("staleness/mean", "mean"), Series("staleness/max", "oldest token")),
+    ),
+    Chart(
         "Policy loss",
-        "none",
         (Series("loss", "loss"),),
-        "The surrogate that the update minimises. Its value says little, as every batch is scored anew.",
-        "small, around zero, without spikes. Watch accuracy and reward instead.",
+        unit="none",
+        meaning="The surrogate that the update minimises. Its value says little, as every batch is scored anew.",
+        healthy="small, around zero, without spikes. Watch accuracy and reward instead.",
         kinds=("rl",),
     ),
     Chart(
         "Gradient norm",
-        "none",
         (Series("grad_norm", "before clipping"),),
-        "Norm of the gradient before it is clipped.",
-        "steady. Spikes are odd batches or a learning rate that is too high; a gap was not finite.",
     ),
     Chart(
         "Learning rate",
-        "none",
         (Series("learning_rate", "learning rate"),),
-        "The schedule as it ran.",
-        "warm-up, then the decay that you asked for.",
         smooth=False,
     ),
     Chart(
         "Time per phase",
-        "seconds",
         (Series("time/{name}", "{name}"),),
-        "Where each step's time goes.",
-        "sampling takes most of it in RL. A phase that grows has answers that grow, or a reward that is slow.",
+        unit="seconds",
+        meaning="Where each step's time goes.",
+        healthy="sampling takes most of it in RL. A phase that grows has answers that grow, or a reward that is slow.",
         form="stacked",
     ),
     Chart(
         "Throughput",
-        "tokens per second",
         (Series("tokens_per_second", "tokens"),),
-        "Tokens handled in a step over its time.",
-        "level. A decline usually follows answer length.",
     ),
     Chart(
         "Left out",
-        "count",
         (
             Series("groups/dropped", "groups filtered"),
             Series("groups/attempts", "rounds of sampling"),
             Series("rewards/failed", "failed rewards"),
+            Series("episodes/failed", "failed episodes"),
             Series("updates/skipped", "skipped updates"),
         ),
-        "Data and updates that did not reach the weights.",
-        "failed rewards and skipped updates stay at zero.",
+        unit="count",
+        meaning="Data and updates that did not reach the weights.",
+        healthy="failed rewards and skipped updates stay at zero.",
         smooth=False,
     ),
 )
@@ -305,16 +269,32 @@ def charts(records: Records, kind: str) -> list[dict[str, Any]]:
 
 
 def _figure(chart: Chart, curves: list[dict[str, Any]], other: bool = False) -> dict[str, Any]:
-    named = len(chart.series) > 1 or any("{" in series.label for series in chart.series)
-    figure = asdict(chart) | {"curves": curves, "legend": named, "other": other}
-    return {key: value for key, value in figure.items() if key not in ("series", "kinds")}
+    info = describe(chart.series[0].metric) or MetricInfo(chart.title, "", "a metric of your own")
+    return {
+        "title": chart.title,
+        "unit": info.unit if chart.unit is None else chart.unit,
+        "meaning": _sentence(info.meaning) if chart.meaning is None else chart.meaning,
+        "healthy": _advice(info) if chart.healthy is None else chart.healthy,
+        "form": chart.form,
+        "smooth": chart.smooth,
+        "curves": curves,
+        "legend": len(chart.series) > 1 or any("{" in series.label for series in chart.series),
+        "other": other,
+    }
+
+
+def _advice(info: MetricInfo) -> str:
+    """What is healthy, then what a bad value means."""
+    return " ".join(text for text in (f"{info.healthy}." if info.healthy else "", _sentence(info.bad)) if text)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _other(records: Records, name: str) -> dict[str, Any]:
-    info = describe(name)
-    meaning = f"{info.description[0].upper()}{info.description[1:]}." if info else "A metric of your own."
-    chart = Chart(name, info.unit if info else "", (), meaning, healthy="")
-    return _figure(chart, [_curve(records, Series(name, name), name, {})], other=True)
+    series = Series(name, name)
+    return _figure(Chart(name, (series,)), [_curve(records, series, name, {})], other=True)
 
 
 def _names(records: Records) -> list[str]:
@@ -342,6 +322,9 @@ def _curve(records: Records, series: Series, name: str, parts: Mapping[str, str]
         values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows])]
         if any(value is not None for value in values):
             curve[key] = values
+    info = describe(name)
+    if info is not None and info.healthy_range is not None:
+        curve["healthy"] = [bound for bound in info.healthy_range if bound is not None]
     return curve
 
 

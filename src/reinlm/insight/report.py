@@ -245,22 +245,44 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
         "completion": _text(row.get("completion", "")),
         "reward": f"{reward:.3g}" if reward is not None else None,
         "good": correct if correct is not None else reward is not None and reward > 0,
-        "end": row.get("end"),
+        "end": _end(row),
     }
 
 
+def _end(row: Mapping[str, Any]) -> str | None:
+    """How it ended, where the model's own stop did not end it."""
+    end = row.get("end")
+    if row.get("truncated", end == "length"):
+        return "cut off" if end in ("length", None) else f"cut off: {end}"
+    return None if end in ("stop", None) else str(end)
+
+
 def _text(value: Any) -> str:
-    """Text as it is; chat messages as `role: content`."""
+    """Text as it is; chat messages as `role: content`, with a line for every tool that a message calls."""
     if isinstance(value, list):
-        value = "\n\n".join(
-            f"{m.get('role', '?')}: {m.get('content', '')}" if isinstance(m, dict) else str(m) for m in value
-        )
+        value = "\n\n".join(_message(m) if isinstance(m, dict) else str(m) for m in value)
     text = str(value)
     return (
         text
         if len(text) <= LONGEST_TEXT
         else f"{text[:LONGEST_TEXT]}\n… ({len(text) - LONGEST_TEXT:,} characters more)"
     )
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", part)) if isinstance(part, dict) else str(part) for part in content)
+    calls = [call.get("function", call) for call in message.get("tool_calls") or [] if isinstance(call, dict)]
+    role, thoughts = message.get("role", "?"), message.get("reasoning_content")
+    lines = [f"{role}, thinking: {thoughts}"] if thoughts else []
+    lines += [f"{role}: {content}".rstrip()] if content or not thoughts else []
+    return "\n".join(lines + [f"→ {call.get('name', '?')}({_arguments(call)})" for call in calls])
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    arguments = call.get("arguments", "")
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _render(**context: Any) -> str:

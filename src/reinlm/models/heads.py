@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError
+from reinlm.models.modules import training_mode
 
 Finish = Callable[[Tensor], Tensor]
 _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -154,12 +155,6 @@ def _close(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
 @contextmanager
 def _quietly(model: nn.Module) -> Iterator[None]:
     """No gradient, no dropout, no autocast; every module's mode as it was afterwards."""
-    training = [module for module in model.modules() if module.training]
     device = next(model.parameters()).device.type
-    model.eval()
-    try:
-        with torch.no_grad(), torch.autocast(device, enabled=False):
-            yield
-    finally:
-        for module in training:
-            module.training = True
+    with training_mode(model, False), torch.no_grad(), torch.autocast(device, enabled=False):
+        yield

@@ -118,7 +118,7 @@ class RolloutConfig(SamplingConfig):
     def _schedule_has_an_end(self) -> RolloutConfig:
         moves = self.temperature_end is not None or self.max_new_tokens_end is not None
         if self.changed("schedule") and not moves:
-            raise ValueError("schedule has no effect without temperature_end or max_new_tokens_end")
+            raise ValueError(f"schedule {self.schedule} has no effect without temperature_end or max_new_tokens_end")
         if moves and self.schedule == "constant":
             raise ValueError("temperature_end and max_new_tokens_end have no effect with the schedule constant")
         return self

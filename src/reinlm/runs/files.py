@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,12 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 def write_json(path: Path, tree: Any) -> None:
     """Write strict JSON atomically; see `json_safe`."""
     write_atomic(path, json.dumps(json_safe(tree), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write strict JSON, one row a line, atomically; see `json_safe`."""
+    lines = (json.dumps(json_safe(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    write_atomic(path, "".join(lines))
 
 
 def json_safe(tree: Any) -> Any:

@@ -34,7 +34,7 @@ from reinlm.records import (
     total,
     unweighted,
 )
-from reinlm.runs.files import remove, write_atomic
+from reinlm.runs.files import remove, write_atomic, write_json_lines
 from reinlm.runs.metrics import numbered
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def write_groups(
         columns |= _texts(columns["token_ids"], tokenizer)
     path = folder / f"step_{step}.jsonl"
     write_atomic(path.with_suffix(".safetensors"), save(columns))
-    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False, default=_plain_json) + "\n" for row in rows))
+    write_json_lines(path, rows)
     return path
 
 
@@ -153,11 +153,6 @@ def _texts(token_ids: Array, tokenizer: PreTrainedTokenizerBase) -> dict[str, Ar
     whole = [texts[index] for index in place]
     ends = np.cumsum([len(text) for text in whole], dtype=np.int64)
     return {"text": np.frombuffer(b"".join(whole), np.uint8).copy(), "text_ends": ends}
-
-
-def _plain_json(value: Any) -> Any:
-    """Messages may be any mapping; a reward that is not finite cannot stand in an event."""
-    return dict(value)
 
 
 class RolloutLog:

@@ -85,6 +85,8 @@ class _Packer:
             return _tag("tensor", self._keep(value, where))
         if isinstance(value, np.ndarray | np.generic):
             array = np.ascontiguousarray(value).reshape(np.shape(value))
+            if not array.flags.writeable:  # torch takes no memory that it may not write to
+                array = array.copy()
             try:
                 name = self._keep(torch.from_numpy(array), where)
             except TypeError:

@@ -228,6 +228,7 @@ def sample_rows(evaluation: Evaluation, count: int = 16) -> list[dict[str, Any]]
                 "reward": group.returns[0],
                 "correct": correct[0],
                 "end": rollout.reason,
+                "truncated": rollout.truncated,
                 "answer": rollout.task.columns.get("answer"),
             }
         )

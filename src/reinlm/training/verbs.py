@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from reinlm.models import load_policy
 from reinlm.records import Message
 from reinlm.rewards import build_rewards
 from reinlm.rollouts import Episodes, build_engine, sample_groups
+from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
@@ -51,8 +51,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
         )
     if output is not None:
         rows, _ = pack_groups(result.groups)
-        lines = (json.dumps(row, ensure_ascii=False, default=dict) + "\n" for row in rows)
-        output.write_text("".join(lines), encoding="utf-8")
+        write_json_lines(output, rows)
     return result
 
 

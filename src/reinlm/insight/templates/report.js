@@ -51,6 +51,14 @@
   };
   const positive = (chart) => chart.curves.some((curve) => curve.y.some((value) => value > 0));
 
+  // Bounds of the healthy range, dashed in the curve's colour; one far beyond the curve would flatten it, so it is left out.
+  function bounds(chart) {
+    const most = 1.5 * largest(chart);
+    return chart.curves.flatMap((curve, index) => (curve.healthy || []).filter((y) => Math.abs(y) <= most).map((y) => ({
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { width: 1, dash: "dot", color: color(`--c${(index % 8) + 1}`) },
+    })));
+  }
+
   function layout(chart) {
     const soft = color("--soft"), grid = color("--line");
     const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, tickcolor: grid, automargin: true, fixedrange: coarse };
@@ -64,7 +72,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: soft },
       margin: { l: 48, r: 12, t: 8, b: 40 }, hovermode: "x unified", dragmode: coarse ? false : "zoom",
       hoverlabel: { bgcolor: color("--card"), bordercolor: grid, font: { color: color("--ink"), size: 12 } },
-      showlegend: chart.legend, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
+      shapes: bounds(chart), showlegend: chart.legend, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
     };
   }
 

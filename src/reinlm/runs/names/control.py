@@ -1,0 +1,145 @@
+"""What `reinlm classical` logs beside the shared figures."""
+
+from reinlm.runs.names.info import MetricInfo, Section
+
+SECTION = Section(
+    "Control tasks",
+    (
+        MetricInfo(
+            "return",
+            "reward",
+            "mean undiscounted return of the episodes that ended since the last line",
+            healthy="rises, then stays",
+            bad="falls for good: the learning rate is too high, or the replayed data too old",
+        ),
+        MetricInfo(
+            "return/min",
+            "reward",
+            "the lowest return of the episodes that ended since the last line",
+            healthy="close to the mean at the end",
+            bad="far below: some starts are not mastered",
+        ),
+        MetricInfo(
+            "return/max",
+            "reward",
+            "the highest return of the episodes that ended since the last line",
+            healthy="reached early",
+            bad="flat: nothing was found yet, explore more",
+        ),
+        MetricInfo(
+            "return/low_seed",
+            "reward",
+            "the return of the seed that did worst",
+            healthy="near the best one",
+            bad="far below: judge by more seeds",
+        ),
+        MetricInfo(
+            "return/high_seed",
+            "reward",
+            "the return of the seed that did best",
+            healthy="near the worst one",
+            bad="far from it: judge by more seeds",
+        ),
+        MetricInfo(
+            "episode_length",
+            "steps",
+            "mean length of the episodes that ended since the last line",
+            healthy="moves as the return does",
+            bad="at the limit where episodes should end: the policy walks in circles",
+        ),
+        MetricInfo(
+            "episodes",
+            "episodes",
+            "finished since the run began",
+            healthy="grows",
+            bad="stands still: no episode ends",
+        ),
+        MetricInfo(
+            "env_steps",
+            "steps",
+            "steps of the environment since the run began",
+            healthy="the budget at the end",
+            bad="below it: the last batch did not fit",
+        ),
+        MetricInfo(
+            "td_error",
+            "reward",
+            "mean size of the TD error of the steps, before their updates",
+            healthy="falls to the size of the noise",
+            bad="grows without end: divergence",
+        ),
+        MetricInfo(
+            "policy_loss",
+            "none",
+            "the surrogate of the policy",
+            healthy="no trend: its value says nothing",
+            bad="NaN: lower the learning rate",
+        ),
+        MetricInfo(
+            "surrogate_improvement",
+            "reward",
+            "how much better TRPO's step made the surrogate; 0 where none was taken",
+            healthy="above 0",
+            bad="0 again and again: advantages are noise",
+        ),
+        MetricInfo(
+            "trust_region/accepted",
+            "fraction",
+            "TRPO's steps that the line search accepted",
+            healthy="1",
+            bad="far below 1: the damping is too small, or the batch",
+        ),
+        MetricInfo(
+            "q",
+            "reward",
+            "mean value of the actions in the replayed transitions",
+            healthy="near the returns that are reached",
+            bad="far above them: overestimation, set double",
+        ),
+        MetricInfo(
+            "epsilon",
+            "fraction",
+            "random actions",
+            healthy="goes down",
+            bad="1 for the whole run: the budget is shorter than the schedule",
+        ),
+        MetricInfo(
+            "sweeps",
+            "sweeps",
+            "over the model until its values stood still",
+            healthy="tens to thousands",
+            bad="more: γ is close to 1",
+        ),
+        MetricInfo(
+            "episodes_used",
+            "fraction",
+            "episodes that were learned from",
+            healthy="1",
+            bad="below 1: episodes are cut off and left out",
+        ),
+        MetricInfo(
+            "importance_weight",
+            "ratio",
+            "mean weight of a whole episode",
+            healthy="around 1",
+            bad="near 0: the behaviour hardly ever does what the target would",
+        ),
+        MetricInfo(
+            "eval/greedy/return",
+            "reward",
+            "mean return of greedy episodes after training",
+            healthy="at least the online return",
+            bad="below it: the policy needs its randomness, or values are off",
+        ),
+        MetricInfo(
+            "eval/greedy/return_std",
+            "reward",
+            "standard deviation of the returns of greedy episodes after training",
+            healthy="small",
+            bad="large: some starts are not mastered",
+        ),
+    ),
+    lead="""Of `reinlm classical`. A step of these runs is a step of the environment, or an episode, as the budget was given.
+`entropy`, `kl/old`, `clip_ratio/region_mean`, `explained_variance`, `value_loss` and `grad_norm` are as above, with actions
+in place of tokens.""",
+)
