@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tiny_runs import graded, length, metrics, run_rl, trainer
 
 from reinlm.errors import InputError
 from reinlm.runs import load_state
 from reinlm.runs.names import describe
+from tiny_runs import graded, length, metrics, run_rl, trainer
 
 
 def test_the_multiplier_of_a_constraint_moves_by_the_logged_cost_and_is_in_the_checkpoint(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from test_training_anchors import RATE, close, full, loaded, moved
-from tiny_runs import EXAMPLES, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 
 from reinlm.errors import InputError
+from tiny_runs import EXAMPLES, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 
 PLAIN: dict[str, Any] = {"base": "grpo", "kl": None}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import EXAMPLES, ROWS, metrics, run_rl, settings, tiny, trainer, weights
 
 import reinlm
 from reinlm.api import RLKeywords, SFTKeywords
 from reinlm.errors import InputError
 from reinlm.training.config import RLConfig, SFTConfig
+from tiny_runs import EXAMPLES, ROWS, metrics, run_rl, settings, tiny, trainer, weights
 
 HELD_OUT = {"data": {"held_out": ROWS[:2]}, "max_new_tokens": 4}
 

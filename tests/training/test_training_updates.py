@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import metrics, run_rl, trainer
 
 from reinlm.algorithms import resolve
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.training.config import RLConfig
 from reinlm.training.rl import updates_per_batch
+from tiny_runs import metrics, run_rl, trainer
 
 PAPERS = {
     "grpo": (1, 1),

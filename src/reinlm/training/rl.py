@@ -135,7 +135,9 @@ class RLRun(TrainsPolicy):
         trained = 0
         if collected.kept:
             earlier = self.replay.draw(step) if self.replay else []
-            groups = [shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)]
+            groups = [
+                shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
+            ]
             batch = token_batch(groups)
             with phases("score"):
                 prepared, found = self.updater.prepare(batch, self._feedback(groups, batch))
