@@ -126,6 +126,9 @@ def rl(
     data: Data = None,
     reward: Reward = None,
     algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
+    environment: Annotated[
+        str | None, typer.Option("--environment", "-e", help="A name, or file.py:CLASS [default: question].")
+    ] = None,
     eval_data: EvalData = None,
     output: Output = None,
     steps: Steps = None,
@@ -137,7 +140,8 @@ def rl(
 ) -> None:
     """Reinforcement learning: improve a model against a reward.
 
-    Rows have a prompt, or messages, and the columns that the reward reads (such as answer).
+    Rows have a prompt, or messages, and the columns that the reward reads (such as answer). An environment may give rewards
+    of its own; then --reward may be left out.
     """
     tree = _tree(
         arguments,
@@ -149,6 +153,7 @@ def rl(
         seed=seed,
         output=output,
         algorithm=algorithm,
+        environment=environment,
     )
     _finish(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
@@ -393,6 +398,7 @@ def _tree(
     seed: int | None = None,
     output: Path | None = None,
     algorithm: str | None = None,
+    environment: str | None = None,
 ) -> dict[str, Any]:
     """Recipe, then flags, then overrides: the later wins."""
     from reinlm.config import apply_overrides, merge, read_recipe
@@ -411,6 +417,7 @@ def _tree(
             "training": {"steps": steps} if steps is not None else None,
             "run": {"output": str(output)} if output else None,
             "algorithm": algorithm,
+            "environment": environment,
             "seed": seed,
         }
     )
@@ -498,7 +505,8 @@ def _explain(error: Exception) -> tuple[str, str | None]:
     if isinstance(words, str):
         options = [name for option in context.command.params for name in option.opts if name.startswith("--")]
         near = nearest(words, options)
-        return f"unknown option {words!r}", f"did you mean {near}?" if near else f"known: {', '.join(options)}"
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(options)}"
+        return f"unknown option {words!r}", _elsewhere(words, context.command.name == "classical") or hint
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     if message.startswith("No such command"):
         name = message.split("'")[1]
@@ -506,6 +514,14 @@ def _explain(error: Exception) -> tuple[str, str | None]:
         near = nearest(name, commands)
         return f"unknown command {name!r}", f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
     return message[0].lower() + message[1:].rstrip("."), f"see `{context.command_path} --help`" if context else None
+
+
+def _elsewhere(option: str, classical: bool) -> str | None:
+    """What an option of another library is here; keys are given as KEY=VALUE."""
+    from reinlm.aliases import alias_hint
+
+    hint = alias_hint([option.lstrip("-").replace("-", "_")], classical=classical)
+    return f"{hint} (KEY=VALUE sets a key)" if hint else None
 
 
 def _complain(message: str, hint: str | None, label: str = "error: ") -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
@@ -147,7 +148,9 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         known = _fields(kind, path[:-1])
         near = nearest(path[-1], known)
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
-        return InputError(f"unknown key {where!r}", hint=hint)
+        top = kind.model_fields
+        elsewhere = alias_hint(path, first.get("input"), known=top, classical="model" not in top)
+        return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
     cause = first.get("ctx", {}).get("error")

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from reinlm.renamed import renamed
 
 Message = Mapping[str, Any]
 """A chat message as Hugging Face writes it: `{"role": "user", "content": "2+2?"}`."""
@@ -339,3 +341,7 @@ def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> Non
             raise ValueError(
                 f"{where}: reward {event.name!r} lands on token {event.token} of an answer of {length} tokens"
             )
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(__name__, {"outcome": "reinlm.records:total"})

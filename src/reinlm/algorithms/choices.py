@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reinlm.algorithms import filters, shapers  # noqa: F401  they register their choices
 from reinlm.algorithms.algorithm import OVERLONG, Algorithm
+from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
 
@@ -35,7 +36,8 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
     """`base` with some of its choices replaced; see `reinlm.algorithms.algorithm`."""
     for key in changes:
         if key not in FIELDS:
-            raise unknown(f"choice of {base.name}", key, FIELDS)
+            error = unknown(f"choice of {base.name}", key, FIELDS)
+            raise InputError(error.message, hint=alias_hint(["algorithm", key]) or error.hint)
     try:
         chosen = {key: _choice(key, value, base) for key, value in changes.items()}
         origin = base.base or base.name

@@ -1,5 +1,7 @@
 """Models: loading and saving them with their stop tokens, tiny ones from scratch, and the one forward pass."""
 
+from typing import TYPE_CHECKING
+
 from reinlm.models.build import same_model
 from reinlm.models.critic import ValueModel
 from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer
@@ -10,6 +12,7 @@ from reinlm.models.saving import restore_policy, save_policy
 from reinlm.models.score import score
 from reinlm.models.tiny import character_tokenizer, tiny_model, train_tokenizer
 from reinlm.models.token_model import VALUES, Anchor, Outputs, TokenModel, Want
+from reinlm.renamed import renamed
 
 __all__ = [
     "VALUES",
@@ -36,3 +39,6 @@ __all__ = [
     "train_tokenizer",
     "training_mode",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(__name__, {"Scores": "reinlm.models:Outputs"})

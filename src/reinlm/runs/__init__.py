@@ -1,5 +1,8 @@
 """What a run leaves on disk: its folder, metrics, rollouts and checkpoints. Imports no torch when it is loaded."""
 
+from typing import TYPE_CHECKING
+
+from reinlm.renamed import renamed
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder, read_run
 from reinlm.runs.metrics import MetricsLog, MetricSums, read_metrics
@@ -23,3 +26,15 @@ __all__ = [
     "restore_random_states",
     "without_clocks",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {
+            "Interrupted": "reinlm.loop:Interrupted",
+            "Loop": "reinlm.loop:Loop",
+            "LoopSettings": "reinlm.loop:LoopSettings",
+            "RunResult": "reinlm.loop:RunResult",
+            "Task": "reinlm.loop:Run",
+        },
+    )

@@ -1,0 +1,32 @@
+"""Earlier names are taken with a warning that says the new one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+NAMES = [
+    ("reinlm.models", "Scores", "reinlm.models.Outputs"),
+    ("reinlm.records", "outcome", "reinlm.records.total"),
+    ("reinlm.runs", "Interrupted", "reinlm.loop.Interrupted"),
+    ("reinlm.runs", "Loop", "reinlm.loop.Loop"),
+    ("reinlm.runs", "LoopSettings", "reinlm.loop.LoopSettings"),
+    ("reinlm.runs", "RunResult", "reinlm.loop.RunResult"),
+    ("reinlm.runs", "Task", "reinlm.loop.Run"),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "new"), NAMES, ids=[f"{module}.{name}" for module, name, _ in NAMES])
+def test_an_earlier_name_is_taken_and_the_new_one_said(module: str, name: str, new: str) -> None:
+    place, _, now = new.rpartition(".")
+    with pytest.warns(FutureWarning, match=f"{module}.{name} is named {new}"):
+        found: Any = getattr(importlib.import_module(module), name)
+    assert found is getattr(importlib.import_module(place), now)
+
+
+@pytest.mark.parametrize("module", ["reinlm.models", "reinlm.records", "reinlm.runs"])
+def test_a_name_that_never_was_is_no_attribute(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'lamp'"):
+        importlib.import_module(module).lamp  # noqa: B018
