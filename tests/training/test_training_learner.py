@@ -229,7 +229,8 @@ def test_a_batch_without_a_scored_token_is_no_pass_and_moves_nothing() -> None:
     assert all(torch.equal(value, before[name]) for name, value in weights(policy).items())
 
 
-def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
+@pytest.mark.parametrize("gradient_too", [True, False])
+def test_a_loss_that_is_not_finite_is_skipped_and_counted(gradient_too: bool) -> None:
     policy = lm()
     mine = learner(policy, budget=1)
     batch = drawn_pairs(seed=2, count=2)
@@ -237,7 +238,9 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
 
     def spoiled(outputs: Outputs, part: MicroBatch) -> Loss:
         found = squared(batch.tokens)(outputs, part)
-        return replace(found, value=found.value * (math.inf if 2 in part.sequences.tolist() else 1.0))
+        if 2 not in part.sequences.tolist():
+            return found
+        return replace(found, value=found.value * math.inf if gradient_too else found.value + math.inf)
 
     for count in (1, 2):
         mine.forward_backward(batch, spoiled)
