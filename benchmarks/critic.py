@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 
 from reinlm import rl
-from reinlm.data import DataConfig, load_prompts
-from reinlm.models import Policy, ValueModel, load_policy, score
+from reinlm.batches import token_batch
+from reinlm.data import DataConfig, build_renderer, load_tasks
+from reinlm.models import VALUES, Policy, TokenModel, ValueModel, load_policy, score
 from reinlm.objectives import explained_variance
-from reinlm.records import Segment
-from reinlm.rollouts import SamplingConfig, collect
+from reinlm.rollouts import Episodes, SamplingConfig, build_engine, sample_groups
 from reinlm.runs import load_state
-from reinlm.training.setup import engine_for
+from reinlm.training.learner import Learner
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
         overwrite=True,
     )
     policy = load_policy(model)
-    critic = ValueModel(policy.model)
+    critic = ValueModel(TokenModel(policy.model))
     critic.restore(load_state(run.folder / "checkpoints" / f"step_{arguments.steps}")["run"]["critic"]["weights"])
     values, best, returns = _judge(policy, critic, arguments.output)
     print(f"{arguments.steps} steps, {run.summary['train_seconds']:.0f} s of training")
@@ -65,31 +65,28 @@ def main() -> None:
 
 def _judge(policy: Policy, critic: ValueModel, folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The critic's values, the best values and the returns, of every token of the fixed batch."""
-    prompts = load_prompts(
-        DataConfig(path=str(folder / "data" / "test.jsonl"), limit=400), policy.tokenizer, max_prompt_tokens=None
-    ).items
+    data = DataConfig(path=str(folder / "data" / "test.jsonl"), limit=400)
+    tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=None).items
     sampling = SamplingConfig(max_new_tokens=6).sampling(policy.stops)
-    groups = collect(
-        engine_for(policy), prompts, group_size=4, sampling=sampling, seed=0, tag="fixed", tokenizer=policy.tokenizer
-    )
-    segments: list[Segment] = []
+    episodes = Episodes(build_engine("in_process", policy), build_renderer(data, policy.tokenizer), sampling, seed=0)
+    groups = sample_groups(episodes, tasks, group_size=4, tag="fixed").groups
     best: list[float] = []
     returns: list[float] = []
     for group in groups:
-        right = [*policy.tokenizer.convert_tokens_to_ids(list(group.prompt.columns["answer"])), policy.stops[0]]
-        start = len(group.prompt.token_ids)
+        right = [*policy.tokenizer.convert_tokens_to_ids(list(group.group.task.columns["answer"])), policy.stops[0]]
+        first = group.group.rollouts[0].segments[0]
+        prompt = first.token_ids[~first.chosen].tolist()
         with torch.no_grad():
-            positions = list(range(start, start + len(right)))
-            logprobs = score(policy.model, [[*group.prompt.token_ids, *right]], [positions]).logprobs
+            positions = list(range(len(prompt), len(prompt) + len(right)))
+            logprobs = score(policy.model, [[*prompt, *right]], [positions]).scored
         chances = logprobs.flip(0).cumsum(0).flip(0).exp().tolist()
-        for rollout in group.rollouts:
+        for rollout in group.group.rollouts:
             (segment,) = rollout.segments
-            chosen = list(segment.chosen_ids)
-            segments.append(segment)
+            chosen = segment.chosen_ids.tolist()
             returns += [float(chosen == right)] * len(chosen)
             best += [chances[t] if t < len(right) and chosen[:t] == right[:t] else 0.0 for t in range(len(chosen))]
-    with torch.no_grad():
-        values = critic.values([s.token_ids for s in segments], [s.positions for s in segments])
+    values = Learner(critic.model, adapter=critic.adapter).forward(token_batch(groups), VALUES).values
+    assert values is not None
     return values.double(), torch.tensor(best).double(), torch.tensor(returns).double()
 
 

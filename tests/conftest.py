@@ -6,6 +6,7 @@ import builtins
 import importlib
 import os
 import pkgutil
+import re
 import signal
 from collections.abc import MutableSequence
 
@@ -32,6 +33,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 EXAMPLES = 30 if CHECK_SHAPES else 10
 settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES)
 settings.load_profile("reinlm")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names without addresses: processes that share the tests must agree on them."""
+    return re.sub(r" at 0x[0-9a-f]+", "", val) if isinstance(val, str) and " at 0x" in val else None
 
 
 def pytest_collection_modifyitems(items: MutableSequence[pytest.Item]) -> None:

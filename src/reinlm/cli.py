@@ -126,6 +126,9 @@ def rl(
     data: Data = None,
     reward: Reward = None,
     algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
+    environment: Annotated[
+        str | None, typer.Option("--environment", "-e", help="A name, or file.py:CLASS [default: question].")
+    ] = None,
     eval_data: EvalData = None,
     output: Output = None,
     steps: Steps = None,
@@ -137,7 +140,8 @@ def rl(
 ) -> None:
     """Reinforcement learning: improve a model against a reward.
 
-    Rows have a prompt, or messages, and the columns that the reward reads (such as answer).
+    Rows have a prompt, or messages, and the columns that the reward reads (such as answer). An environment may give rewards
+    of its own; then --reward may be left out.
     """
     tree = _tree(
         arguments,
@@ -149,6 +153,7 @@ def rl(
         seed=seed,
         output=output,
         algorithm=algorithm,
+        environment=environment,
     )
     _finish(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
@@ -393,6 +398,7 @@ def _tree(
     seed: int | None = None,
     output: Path | None = None,
     algorithm: str | None = None,
+    environment: str | None = None,
 ) -> dict[str, Any]:
     """Recipe, then flags, then overrides: the later wins."""
     from reinlm.config import apply_overrides, merge, read_recipe
@@ -411,6 +417,7 @@ def _tree(
             "training": {"steps": steps} if steps is not None else None,
             "run": {"output": str(output)} if output else None,
             "algorithm": algorithm,
+            "environment": environment,
             "seed": seed,
         }
     )

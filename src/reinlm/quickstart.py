@@ -240,7 +240,7 @@ class _Show:
         for line in (
             f"reinlm generate --model {improved} --prompt '321+654=' --temperature 0",
             f"reinlm rl --model {tuned} --data {folder / 'data' / 'train.jsonl'} --reward exact_match --algorithm dapo "
-            "rollout.max_new_tokens=6 optimizer.learning_rate=1e-3 --steps 20",
+            "rollout.max_new_tokens=6 optimizer.learning_rate=7e-4 --steps 20",
             "reinlm rl --model PATH_OR_NAME --data gsm8k_train.jsonl --reward math --algorithm dapo",
         ):
             self.console.print(f"  {line}", soft_wrap=True, markup=False)

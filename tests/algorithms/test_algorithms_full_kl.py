@@ -147,7 +147,6 @@ def test_the_reward_alone_needs_its_flag_and_carries_a_warning():
         [{**PAIR[0], "estimator": "k1"}, {**PAIR[1], "estimator": "k2"}],
         [*PAIR, PAIR[1]],
     ],
-    ids=str,
 )
 def test_two_ties_that_are_no_pair_count_twice(ties):
     with pytest.raises(InputError, match="two KL terms tie the policy to the same reference policy"):
@@ -205,7 +204,6 @@ def asked(chosen):
         ("distill", {}, {"teacher", "teacher_logprobs", "old_logprobs"}),
         ("ppo", {}, {"reference", "ref_logprobs", "old_logprobs"}),
     ],
-    ids=str,
 )
 def test_what_each_asks_to_be_measured(base, changes, expected):
     assert asked(algorithm(base, **changes)) == expected

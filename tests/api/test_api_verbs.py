@@ -236,9 +236,10 @@ def test_what_cannot_be_used_is_named_and_leaves_no_folder(changes: Any, message
     assert not (tmp_path / "run").exists()
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_the_package_and_its_command_line_imports_nothing_heavy() -> None:
     import subprocess
 
-    code = "import sys, reinlm, reinlm.api; print(sorted({'torch', 'transformers', 'plotly', 'pandas'} & set(sys.modules)))"
+    heavy = "{'torch', 'transformers', 'plotly', 'pandas'}"
+    code = f"import sys, reinlm, reinlm.cli; dir(reinlm); print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -73,7 +73,7 @@ def test_rl_sends_its_groups_and_the_batch_that_it_makes_of_them(tmp_path: Path)
     scored = [event for event in seen.events if type(event).__name__ == "GroupScored" and event.step == 2]
     (batch,) = [event for event in seen.events if type(event).__name__ == "BatchPrepared" and event.step == 2]
     (updated,) = [event for event in seen.events if type(event).__name__ == "Updated" and event.step == 2]
-    rewards = [reward for event in scored for reward in event.group.rewards]
+    rewards = [reward for event in scored for reward in event.group.returns]
     assert len(rewards) == batch.sequences == 8
     assert np.mean(rewards) == record["reward"]
     assert rewards == [r for e in scored for r in even([str(x.completion) for x in e.group.group.rollouts])]

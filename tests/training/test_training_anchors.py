@@ -181,6 +181,15 @@ def test_the_full_divergence_from_the_old_policy_is_0_at_the_first_update_and_pu
     assert metrics(second.folder)[-1]["kl/old_full"] == pytest.approx(float(kls.mean()) / 2, rel=1e-6)  # of 0 and this
 
 
+def test_an_adapter_has_no_full_divergence_from_its_old_policy(tmp_path: Path) -> None:
+    import peft
+
+    model, tokenizer = tiny()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    with pytest.raises(InputError, match=r"which an adapter does not have.*k3"):
+        trainer(tmp_path / "run", (adapted, tokenizer), algorithm={"base": "grpo", "kl": PENALTY})
+
+
 def test_the_forward_divergence_from_the_reference_in_the_loss_moves_the_weights_as_plain_autograd_does(
     tmp_path: Path,
 ) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_helpers import gradient, rl_task, tiny_policy
+from training_helpers import Watched, rl_task, tiny_policy
 
 from reinlm.algorithms import algorithm
-from reinlm.objectives import Counts
-from reinlm.objectives.signals import Signals
-from reinlm.records import Prompt, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, TrainBatch, train_batch
-from reinlm.runs import MetricSums
+from reinlm.batches import TokenBatch, token_batch
+from reinlm.models import Policy
+from reinlm.objectives import Counts, Feedback
+from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
+from reinlm.training.update import Prepared
 
 # How far each answer has moved, as log-ratios that stay clear of every clip bound: those of PPO lie at ±0.2 and 0.25, those
 # of GSPO at -3e-4 and 4e-4, those of GMPO at ±0.4.
@@ -43,53 +44,85 @@ def ragged(draw: st.DrawFn) -> tuple[list[list[tuple[int, int]]], int]:
     return [[(int(length), answer) for _, answer in group] for group in groups for length in [rng.integers(1, 7)]], seed
 
 
-def batch_of(groups: list[list[tuple[int, int]]], rng: np.random.Generator) -> TrainBatch:
+def batch_of(groups: list[list[tuple[int, int]]], rng: np.random.Generator) -> TokenBatch:
     scored = []
     for number, group in enumerate(groups):
-        ids = [tuple(int(t) for t in rng.integers(2, 14, prompt + answer)) for prompt, answer in group]
-        prompt = Prompt(id=f"data[{number}]", content="", token_ids=ids[0][: group[0][0]])
+        task = Task(id=f"data[{number}]", content="")
         rollouts, events = [], []
-        for tokens, (start, answer) in zip(ids, group, strict=True):
-            chosen = (False,) * start + (True,) * answer
-            segment = Segment(tokens, chosen, (-1.0,) * answer, (0,) * answer, "stop")
-            rollouts.append(Rollout(prompt, (segment,), ""))
+        for start, answer in group:
+            turns = np.array([NO_TURN] * start + [0] * answer)
+            columns = {"rollout_logprobs": np.full(answer, -1.0), "version": np.zeros(answer)}
+            segment = Segment(rng.integers(2, 14, start + answer), turns, columns)
+            rollouts.append(Rollout(task, (segment,), "", terminated=True, truncated=False, reason="stop"))
             events.append((RewardEvent("r", float(rng.standard_normal())),))
-        scored.append(ScoredGroup(RolloutGroup(prompt, tuple(rollouts)), tuple(events)))
-    return train_batch(scored)
+        scored.append(ScoredGroup(RolloutGroup(task, tuple(rollouts)), tuple(events)))
+    return token_batch(scored)
 
 
-def signals_of(name: str, batch: TrainBatch, logprobs: torch.Tensor, rng: np.random.Generator) -> Signals:
+def prepared_of(name: str, batch: TokenBatch, logprobs: torch.Tensor, rng: np.random.Generator) -> Prepared:
     """Random advantages, and old log-probabilities at a distance from the model's own, clear of the clip bounds."""
     near, far, away, most = MOVES[name]
-    count = len(batch.sequences) if name.startswith("gspo") else batch.layout.tokens
+    count = batch.sequences if name.startswith("gspo") else batch.tokens
     inside = rng.random(count) < 0.6
     size = np.where(inside, rng.uniform(near, far, count), rng.uniform(away, most, count))
     moved = torch.tensor(size * rng.choice([-1.0, 1.0], count))
     if name.startswith("gspo"):
         moved = batch.layout.expand(moved, "sequence")
-    advantages = torch.tensor(rng.standard_normal(batch.layout.tokens))
-    return algorithm(name).prepare(
-        batch.layout,
-        advantages,
-        old_logprobs=(logprobs.double() - moved).to(logprobs.dtype),
-        rollout_logprobs=batch.rollout_logprobs,
-        ref_logprobs=logprobs + torch.tensor(rng.normal(0, 0.3, len(logprobs))).to(logprobs.dtype),
+    advantages = torch.tensor(rng.standard_normal(batch.tokens))
+    episodes = batch.layout.size("episode")
+    values = 0 * advantages if name == "ppo" else None
+    return Prepared(
+        feedback=Feedback(batch.layout, torch.zeros(episodes, dtype=torch.float64), values=values),
+        advantages=advantages,
+        old=(logprobs.double() - moved).to(logprobs.dtype),
+        ref=logprobs + torch.tensor(rng.normal(0, 0.3, len(logprobs))).to(logprobs.dtype),
+        teacher=None,
         returns=advantages if name == "ppo" else None,
-        old_values=0 * advantages if name == "ppo" else None,
-        counts=Counts.of(batch.layout),
+        trained=torch.ones(episodes, dtype=torch.bool),
     )
 
 
-def update(name: str, policy: object, batch: TrainBatch, signals: Signals, split: Split) -> tuple[float, torch.Tensor]:
-    """The loss and the gradient of one optimizer step, computed in this way by the RL task."""
+def turned(batch: TokenBatch, prepared: Prepared) -> tuple[TokenBatch, Prepared]:
+    """The same sequences in the opposite order."""
+    return part_of(batch, prepared, torch.arange(batch.sequences).flip(0))
+
+
+def part_of(batch: TokenBatch, prepared: Prepared, sequences: torch.Tensor) -> tuple[TokenBatch, Prepared]:
+    """Some sequences, each of which is an episode."""
+    layout, tokens = batch.layout.select(sequences)
+    chosen = {
+        name: None if value is None else value[tokens]
+        for name, value in vars(prepared).items()
+        if name not in ("feedback", "trained")
+    }
+    values = prepared.feedback.values
+    feedback = Feedback(layout, prepared.feedback.rewards[sequences], values=None if values is None else values[tokens])
+    return batch.select(sequences), Prepared(**chosen, feedback=feedback, trained=prepared.trained[sequences])
+
+
+def update(
+    name: str, policy: Policy, batch: TokenBatch, prepared: Prepared, split: Split
+) -> tuple[float, torch.Tensor]:
+    """The loss and the gradient of one optimizer step, computed in this way; the weights stay as they are."""
     training = {"micro_batch_tokens": split.tokens, "packing": split.packing}
-    task = rl_task(policy, algorithm(name), training=training)
-    sequences = torch.arange(len(batch.sequences))
+    watched = Watched(
+        rl_task(policy, algorithm(name), training=training, optimizer={"max_grad_norm": None}), still=True
+    )
     if split.reverse:
-        sequences = sequences.flip(0)
-        signals = signals.select(sequences)
-    loss, _ = task.updater._backward(batch, sequences, signals, MetricSums(), warming=False)
-    return loss, gradient(policy.model)
+        batch, prepared = turned(batch, prepared)
+    found = watched.task.updater.update(1, batch, prepared)
+    (gradient,) = watched.gradients
+    return found.metrics["loss"], gradient
+
+
+def logprobs_of(name: str, policy: Policy, batch: TokenBatch) -> torch.Tensor:
+    return rl_task(policy, algorithm(name)).updater.learner.forward(batch).scored
+
+
+def scale_of(name: str, batch: TokenBatch, prepared: Prepared) -> float:
+    """Σ |w A|, what the loss is made of."""
+    weights = algorithm(name).weights(batch.layout, Counts.of(batch.layout))
+    return float((weights.double() * prepared.advantages).abs().sum())
 
 
 SPLITS = [Split(1, "pad", False), Split(24, "pad", True), Split(24, "pack", False), Split(10**6, "pack", True)]
@@ -103,12 +136,12 @@ def test_the_gradient_does_not_depend_on_how_the_update_is_split(name: str, draw
     rng = np.random.default_rng(seed)
     policy = tiny_policy(seed=seed % 7)
     batch = batch_of(groups, rng)
-    logprobs = rl_task(policy, algorithm(name)).updater._measure(policy.model, batch)[0]
-    signals = signals_of(name, batch, logprobs, rng)
-    loss, expected = update(name, policy, batch, signals, Split(10**6, "pad", False))
-    scale = float((signals.weights.double() * signals.advantages).abs().sum())
+    logprobs = logprobs_of(name, policy, batch)
+    prepared = prepared_of(name, batch, logprobs, rng)
+    loss, expected = update(name, policy, batch, prepared, Split(10**6, "pad", False))
+    scale = scale_of(name, batch, prepared)
     for split in SPLITS:
-        found_loss, found = update(name, policy, batch, signals, split)
+        found_loss, found = update(name, policy, batch, prepared, split)
         assert float((found - expected).norm()) <= 1e-5 * float(expected.norm())
         assert abs(found_loss - loss) <= 1e-5 * scale
 
@@ -121,13 +154,13 @@ def test_in_float64_the_objective_moves_by_rounding_alone(name: str, drawn: tupl
     rng = np.random.default_rng(seed)
     policy = tiny_policy(seed=seed % 7, family="gpt2", dtype=torch.float64)  # its norms stay in float64
     batch = batch_of(groups, rng)
-    logprobs = rl_task(policy, algorithm(name)).updater._measure(policy.model, batch)[0]
-    signals = signals_of(name, batch, logprobs, rng)
+    logprobs = logprobs_of(name, policy, batch)
+    prepared = prepared_of(name, batch, logprobs, rng)
     assert logprobs.dtype == torch.float64
-    loss, _ = update(name, policy, batch, signals, Split(10**6, "pad", False))
-    scale = float((signals.weights * signals.advantages).abs().sum())
+    loss, _ = update(name, policy, batch, prepared, Split(10**6, "pad", False))
+    scale = scale_of(name, batch, prepared)
     for split in (Split(1, "pad", False), Split(24, "pad", True)):
-        found, _ = update(name, policy, batch, signals, split)
+        found, _ = update(name, policy, batch, prepared, split)
         assert abs(found - loss) <= 1e-12 * scale
 
 
@@ -136,16 +169,12 @@ def test_a_mean_over_micro_batch_means_would_be_noticed() -> None:
     rng = np.random.default_rng(0)
     policy = tiny_policy()
     batch = batch_of([[(3, 1), (3, 7)]], rng)
-    logprobs = rl_task(policy, algorithm("dapo")).updater._measure(policy.model, batch)[0]
-    signals = signals_of("dapo", batch, logprobs, rng)
-    _, expected = update("dapo", policy, batch, signals, Split(10**6, "pad", False))
+    prepared = prepared_of("dapo", batch, logprobs_of("dapo", policy, batch), rng)
+    whole = Split(10**6, "pad", False)
+    _, expected = update("dapo", policy, batch, prepared, whole)
     halves = []
-    for sequence in range(2):
-        layout, tokens = batch.layout.select(torch.tensor([sequence]))
-        own = algorithm("dapo").weights(layout, Counts.of(layout)) / 2
-        part = replace(signals.select(torch.tensor([sequence])), weights=own)
-        task = rl_task(policy, algorithm("dapo"))
-        task.updater._backward(batch, torch.tensor([sequence]), part, MetricSums(), warming=False)
-        halves.append(gradient(policy.model))
-        assert len(tokens) in (1, 7)
+    for number in range(2):
+        one = part_of(batch, prepared, torch.tensor([number]))
+        assert one[0].tokens in (1, 7)
+        halves.append(update("dapo", policy, *one, whole)[1] / 2)
     assert float((sum(halves) - expected).norm()) > 0.1 * float(expected.norm())

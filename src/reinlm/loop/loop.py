@@ -106,6 +106,11 @@ class Loop:
         """Whether no step is left to make."""
         return self.stopped is not None or self.done >= self.active_run.total_steps
 
+    @property
+    def running(self) -> bool:
+        """Whether it has started, and not ended."""
+        return self._started and not self._ended
+
     def run(self) -> RunResult:
         """Train to the end. Raises Interrupted after Ctrl-C, with everything saved."""
         with self._guarded():

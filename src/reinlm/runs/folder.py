@@ -82,6 +82,7 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         may_change: Iterable[str] = (),
+        notes: Sequence[str] = (),
     ) -> RunFolder:
         """Make the folder (or take it over) once training really starts.
 
@@ -93,6 +94,7 @@ class RunFolder:
             resume: go on in a folder of the same kind, schema version and configuration.
             overwrite: remove an existing run folder first.
             may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+            notes: what a user should know of the run, for run.json and the report.
 
         Raises:
             InputError: for a folder that exists, is no run folder, differs, or is in use by another process.
@@ -106,7 +108,7 @@ class RunFolder:
             cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
             if overwrite:
                 _empty(path)
-            _describe(path, kind, config, command, resume=resume)
+            _describe(path, kind, config, command, notes, resume=resume)
         except BaseException:
             _release(lock)
             raise
@@ -157,7 +159,7 @@ class RunFolder:
 
 
 def read_run(path: str | Path) -> dict[str, Any]:
-    """What `run.json` says: schema_version, kind, command, versions, created, resumed.
+    """What `run.json` says: schema_version, kind, command, versions, created, resumed, notes.
 
     Raises:
         InputError: for a folder that is no run folder, or one of another schema version.
@@ -222,7 +224,15 @@ def _empty(path: Path) -> None:
         remove(child)
 
 
-def _describe(path: Path, kind: str, config: dict[str, Any], command: str | Sequence[str], *, resume: bool) -> None:
+def _describe(
+    path: Path,
+    kind: str,
+    config: dict[str, Any],
+    command: str | Sequence[str],
+    notes: Sequence[str],
+    *,
+    resume: bool,
+) -> None:
     line = command if isinstance(command, str) else shlex.join(command)
     start = {
         "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
@@ -235,6 +245,7 @@ def _describe(path: Path, kind: str, config: dict[str, Any], command: str | Sequ
     else:
         run = {"schema_version": SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
         run |= {"created": start["time"], "resumed": []}
+    run["notes"] = list(notes)
     title = f"# reinlm {kind}, schema version {SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
     # run.json first: it is what makes the folder a run folder, that --overwrite may clear after a crash.
     write_json(path / RUN_FILE, run)

@@ -126,7 +126,7 @@ class RLRun(TrainsPolicy):
     def step(self, step: int, context: StepContext) -> StepResult:
         phases = Phases()
         self.engine.update(None, self.state.updates)
-        limit = self._set_sampling(step)
+        self._set_sampling(step)
         trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.source.order.epochs)
         collected = self.source.collect(step, trainer, phases)
         for group in collected.sampled:
@@ -135,7 +135,9 @@ class RLRun(TrainsPolicy):
         trained = 0
         if collected.kept:
             earlier = self.replay.draw(step) if self.replay else []
-            groups = [shaped(group, self.algorithm.shapers, limit) for group in (*collected.kept, *earlier)]
+            groups = [
+                shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
+            ]
             batch = token_batch(groups)
             with phases("score"):
                 prepared, found = self.updater.prepare(batch, self._feedback(groups, batch))
@@ -156,12 +158,17 @@ class RLRun(TrainsPolicy):
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
         return StepResult(metrics, stop=collected.nothing_left)
 
-    def _set_sampling(self, step: int) -> int:
-        """Sample as the schedules say at this step; the limit of an answer in tokens."""
+    def _set_sampling(self, step: int) -> None:
+        """Sample as the schedules say at this step."""
         settings = self.config.rollout.at((step - 1) / max(self.total_steps - 1, 1))
         sampling = settings.sampling(self.policy.stops)
         self.source.episodes = replace(self.source.episodes, sampling=sampling)
-        return sampling.max_new_tokens
+
+    def _limit(self, group: ScoredGroup) -> int:
+        """The tokens of an answer at most when the group was sampled; a replayed one may have had another limit."""
+        segments = [segment for rollout in group.group.rollouts for segment in rollout.segments]
+        own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
+        return own or self.source.episodes.sampling.max_new_tokens
 
     def _sampled(self, collected: Collected) -> dict[str, float]:
         metrics = sampled_metrics(collected.sampled, reward_names(collected.sampled, self.rewards))

@@ -69,8 +69,10 @@ class Session(ABC):
     ) -> None:
         self.config = config
         self.progress = progress or Progress(quiet=True)
+        self.notes: list[str] = []
+        """What a user should know of the run: in the console, run.json and the report."""
         self._stack = contextlib.ExitStack()
-        self._started = False
+        self._started = self._closed = False
         self._result: RunResult | None = None
         self._check()
         watching = observers(config, callbacks, reports)
@@ -93,6 +95,7 @@ class Session(ABC):
                     resume=resume,
                     overwrite=overwrite,
                     may_change=MAY_CHANGE,
+                    notes=self.notes,
                 )
             )
             self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
@@ -120,9 +123,13 @@ class Session(ABC):
     # ------------------------------------------------------------------------------------------ what users call
 
     def train(self) -> RunResult:
-        """Run to the end. Raises Interrupted after Ctrl-C, with everything saved."""
-        if self._result is not None:
+        """Run to the end, also after some steps; a second call returns the same result.
+
+        Raises Interrupted after Ctrl-C, with everything saved, and InputError where the trainer was closed before its end.
+        """
+        if self._result is not None and self.loop.over:
             return self._result
+        self._check_open()
         try:
             if not self._started:
                 self._started = True
@@ -136,32 +143,61 @@ class Session(ABC):
         return self._result
 
     def step(self) -> Mapping[str, float]:
-        """Make one step and return its metrics. The first call evaluates a new run, or restores one that is resumed."""
-        if not self._started:
-            self._started = True
-            self.loop.start()
+        """Make one step and return its metrics. The first call evaluates a new run, or restores one that is resumed.
+
+        Raises InputError where no step is left, or the trainer is closed.
+        """
+        self._begin()
+        if self.over:
+            why = self.loop.stopped or f"all {self.run.total_steps} steps are made"
+            raise InputError(f"there is no step left to make: {why}", hint="ask `over` before `step()`")
         return self.loop.step()
 
     @property
     def over(self) -> bool:
-        """Whether no step is left to make."""
+        """Whether no step is left to make. Of a run that is resumed this restores it."""
+        if self.folder.resumed and not self._closed:
+            self._begin()
         return self.loop.over
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the evaluation sets, with the weights as they are."""
+        """Metrics of the evaluation sets, with the weights as they are; those of its checkpoint in a resumed run."""
+        self._check_open()
+        if self.folder.resumed:
+            self._begin()
         metrics, _ = self.run.evaluate(self.loop.done)
         return dict(metrics)
 
     def save(self) -> Path:
         """Write a checkpoint of the steps made so far, and return its folder."""
-        if not self._started:
-            self._started = True
-            self.loop.start()
+        self._begin()
         return self.loop.save()
 
     def close(self) -> None:
-        """End what the run has started, such as the processes of its rewards. Closing twice does nothing."""
-        self._stack.close()
+        """End the run where it is: save it, write its summary and report, end the processes of its rewards.
+
+        Closing twice does nothing.
+        """
+        self._closed = True
+        try:
+            if self.loop.running:
+                self._result = self.loop.finish()
+        finally:
+            self._stack.close()
+
+    def _begin(self) -> None:
+        """Start the loop, once."""
+        self._check_open()
+        if not self._started:
+            self._started = True
+            self.loop.start()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError(
+                f"this trainer is closed, after step {self.loop.done} of {self.run.total_steps}",
+                hint=f"make a new one with resume=True and output={str(self.folder.path)!r} to go on",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -329,7 +365,8 @@ class RLSession(Session):
             f"{self.algorithm.name}: {count} update{'s' if count > 1 else ''} of each batch "
             f"({updates.passes} x {updates.minibatches} minibatches of {config_groups(run)} groups)"
         )
-        for text in (*self.algorithm.warnings, *idle_gate(self.algorithm, count)):
+        self.notes += [*self.algorithm.warnings, *idle_gate(self.algorithm, count)]
+        for text in self.notes:
             self.progress.say(f"note: {text}")
 
 

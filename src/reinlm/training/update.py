@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
+from reinlm.errors import InputError
 from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
 from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
 from reinlm.runs import MetricSums
@@ -32,6 +33,11 @@ class OldPolicy:
     """The policy as it was before a batch's first update, as an anchor for divergences over the whole vocabulary."""
 
     def __init__(self, model: TokenModel) -> None:
+        if hasattr(model.lm, "disable_adapter"):
+            raise InputError(
+                "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have",
+                hint="take estimator=k3, or train without an adapter",
+            )
         frozen = TokenModel(same_model(model.lm), packing=model.packing, chunk_tokens=model.chunk_tokens)
         self.anchor = Anchor(frozen)
 

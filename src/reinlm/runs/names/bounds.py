@@ -145,6 +145,13 @@ SECTION = Section(
             bad="flat: the teacher's answers are out of the policy's reach, or the learning rate is too low",
         ),
         MetricInfo(
+            "kl/teacher_per_sequence",
+            "nats per answer",
+            "kl/teacher summed over an answer (only for an adaptive coefficient)",
+            healthy="near its target",
+            bad="flat far above: the teacher's answers are out of the policy's reach",
+        ),
+        MetricInfo(
             "entropy/coefficient",
             "none",
             "coefficient of the entropy bonus; 0 while it does not count",

@@ -1,0 +1,113 @@
+"""How many updates a run makes of each batch, and what it says about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reinlm.algorithms import resolve
+from reinlm.config import build
+from reinlm.errors import InputError
+from reinlm.training.config import RLConfig
+from reinlm.training.rl import updates_per_batch
+from tiny_runs import metrics, run_rl, trainer
+
+PAPERS = {
+    "grpo": (1, 1),
+    "dapo": (1, 16),
+    "dr_grpo": (1, 8),
+    "gspo": (1, 4),
+    "ppo": (4, 1),
+    "reinforce": (1, 1),
+}
+"""Passes and minibatches, where a batch has groups enough."""
+
+
+def counted(algorithm: str, groups: int, **training: Any) -> tuple[int, int]:
+    tree = {
+        "model": "m",
+        "data": "d",
+        "reward": "math",
+        "rollout": {"group_size": 2, "batch_size": 2 * groups},
+        "training": training,
+    }
+    found = updates_per_batch(build(RLConfig, tree), resolve(algorithm))
+    return found.passes, found.minibatches
+
+
+@pytest.mark.parametrize("algorithm", PAPERS)
+def test_with_groups_enough_a_batch_makes_the_updates_of_the_paper(algorithm: str) -> None:
+    assert counted(algorithm, 512) == PAPERS[algorithm]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "groups", "minibatches"),
+    [
+        ("dapo", 128, 16),  # eight groups in each
+        ("dapo", 127, 1),  # a prime number of groups
+        ("dapo", 120, 15),
+        ("dapo", 64, 8),
+        ("dapo", 17, 1),
+        ("dapo", 16, 2),
+        ("dapo", 15, 1),
+        ("gspo", 30, 3),
+        ("gspo", 22, 2),
+        ("gspo", 2, 1),
+        ("grpo", 512, 1),
+    ],
+)
+def test_every_update_keeps_eight_whole_groups_and_no_group_is_left_over(
+    algorithm: str, groups: int, minibatches: int
+) -> None:
+    assert counted(algorithm, groups) == (1, minibatches)
+
+
+def test_what_the_recipe_says_counts(tmp_path: Path) -> None:
+    assert counted("dapo", 16, minibatches=8) == (1, 8)
+    assert counted("ppo", 16, passes=2) == (2, 1)
+    result = run_rl(tmp_path / "run", training={"steps": 1, "passes": 3, "minibatches": 2})
+    assert metrics(result.folder)[-1]["updates/made"] == 6
+    with pytest.raises(InputError, match=r"training\.minibatches 3 does not divide the 2 groups"):
+        trainer(tmp_path / "other", training={"minibatches": 3})
+
+
+@pytest.mark.parametrize("name", ["target_kl", "kl_learning_rate"])
+def test_limits_on_how_far_a_batch_goes_need_a_second_update(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"training\.{name} has no effect: a batch makes one update"):
+        trainer(tmp_path / "run", training={name: 0.01})
+    trainer(tmp_path / "run", training={name: 0.01, "passes": 2}).close()
+
+
+def said(capsys: Any) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and_stand_in_the_report(
+    tmp_path: Path, capsys: Any
+) -> None:
+    result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo")
+    text = said(capsys)
+    assert text.count("grpo: 1 update of each batch (1 x 1 minibatches of 2 groups)") == 1
+    note = "with one update a batch every ratio is 1, so that the gate Clip does nothing"
+    assert text.count(note) == 1
+    (kept,) = json.loads((result.folder / "run.json").read_text())["notes"]
+    assert kept.startswith(note)
+    assert (result.folder / "report.html").read_text().count(note) == 1
+
+
+def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:
+    result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo", training={"passes": 2})
+    text = said(capsys)
+    assert "grpo: 2 updates of each batch (2 x 1 minibatches of 2 groups)" in text
+    assert "note:" not in text
+    assert json.loads((result.folder / "run.json").read_text())["notes"] == []
+    assert max(row["ratio/moved"] for row in metrics(result.folder)) > 0
+
+
+def test_a_divergence_from_the_old_policy_that_is_always_0_is_noted(tmp_path: Path) -> None:
+    kl = {"estimator": "k3", "anchor": "old", "coefficient": 1.0}
+    with trainer(tmp_path / "run", algorithm={"base": "grpo", "gate": "none", "kl": [kl]}) as made:
+        assert made.notes == ["with one update a batch the KL to the old policy is 0 and has no gradient"]
