@@ -172,3 +172,16 @@ def test_a_cache_that_is_neither_a_fraction_nor_whole_tokens_is_refused(cache):
     message = f"^soft overlong: cache is a fraction below 1 or a number of tokens, not {cache}$"
     with pytest.raises(ValueError, match=message):
         SoftOverlong(10, cache)
+
+
+def test_the_first_reward_is_the_recipes_where_an_environment_gives_rewards_too():
+    from reinlm.algorithms.filters import with_first_reward
+
+    tool, maths = reward(1.0, "tool"), [reward(1.0, "math"), reward(0.0, "math")]
+    group = scored(("pa", [tool, maths[0]]), ("pa", [tool, maths[1]]))
+    (bound,) = with_first_reward((MixedOutcomes(),), "math")
+    assert bound(group)
+    assert not MixedOutcomes()(group)
+    assert with_first_reward((MixedOutcomes("tool"),), "math") == (MixedOutcomes("tool"),)
+    silent = scored(("pa", [reward(1.0, "brevity")]), ("pa", [reward(0.0, "brevity")]))
+    assert not bound(silent)

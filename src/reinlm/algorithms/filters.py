@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reinlm.objectives import choice
@@ -46,6 +47,17 @@ class MixedOutcomes:
         name = first_reward(group) if self.reward is None else self.reward
         given = [[event.value for event in events if event.name == name] for events in group.events]
         return len({sum(values) > self.correct_above for values in given if values}) == 2
+
+
+def with_first_reward(filters: Sequence[GroupFilter], name: str | None) -> tuple[GroupFilter, ...]:
+    """The filters, those that look at the first reward bound to the name of the recipe's first reward function.
+
+    An environment's rewards stand before it, and where it said nothing of a group the second one is not asked instead.
+    """
+    return tuple(
+        replace(one, reward=name) if isinstance(one, MixedOutcomes) and one.reward is None and name else one
+        for one in filters
+    )
 
 
 def first_reward(group: ScoredGroup) -> str | None:

@@ -7,6 +7,9 @@ Nothing is pickled. `SCHEMA_VERSION` stands in every row; a reader refuses rows 
     column/NAME               a per-token column of `reinlm.records.COLUMNS`, of the segments that name it
     text, text_ends           UTF-8 of every token's own text, and where it ends: what a viewer without a tokenizer shows
     update/NAME               what an update made of each token that the policy chose; NaN where it was in none
+
+`update/mask` says why a token is, or is not, in the loss: 0 it is; 1 its answer has no reward; 2 its answer was filtered as
+overlong; 3 its weight is 0 (a sequence mask, a correction, `loss_weight`); 4 no update reached it.
 """
 
 from __future__ import annotations

@@ -228,10 +228,14 @@ class Learner:
         if self.optimizer is not None:
             self.optimizer.zero_grad()
 
+    @property
+    def version(self) -> int:
+        """Optimizer steps made, those that were skipped left out."""
+        return 0 if self.optimizer is None else self.optimizer.steps - self.optimizer.skipped
+
     def weights(self, bucket_bytes: int = 1 << 28) -> Weights:
         """The language model's weights, whole, in buckets by name."""
-        version = 0 if self.optimizer is None else self.optimizer.steps - self.optimizer.skipped
-        return Weights(version, _buckets(self.model.lm.state_dict(), bucket_bytes))
+        return Weights(self.version, _buckets(self.model.lm.state_dict(), bucket_bytes))
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, whole on every rank."""

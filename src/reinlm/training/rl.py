@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
+from reinlm.algorithms.filters import with_first_reward
 from reinlm.algorithms.shapers import shaped
 from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.data import Examples, RowOrder
@@ -82,7 +83,7 @@ class RLRun(TrainsPolicy):
             groups=config.rollout.groups,
             group_size=config.rollout.group_size,
             max_attempts=config.rollout.max_attempts,
-            filters=algorithm.filters,
+            filters=with_first_reward(algorithm.filters, rewards.names[0] if rewards is not None else None),
             greedy_baseline="greedy" in algorithm.advantage.needs,
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
@@ -140,7 +141,8 @@ class RLRun(TrainsPolicy):
             ]
             batch = token_batch(groups)
             with phases("score"):
-                prepared, found = self.updater.prepare(batch, self._feedback(groups, batch))
+                earned = self._feedback(groups, batch)
+                prepared, found = self.updater.prepare(batch, earned)
             context.send(BatchPrepared(step, batch.sequences, batch.tokens, tuple(groups), prepared.advantages.numpy()))
             with phases("update"):
                 updated = self.updater.update(step, batch, prepared, context.last_checkpoint)
@@ -152,7 +154,7 @@ class RLRun(TrainsPolicy):
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
                 self.replay.add(step, collected.kept)
-            self._log(step, context, groups, _log_columns(prepared, updated))
+            self._log(step, context, groups, _log_columns(earned.rewards, prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
@@ -249,10 +251,14 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     return {"rewards/shaping/mean": sum(given) / len(given)} if given else {}
 
 
-def _log_columns(prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
+def _log_columns(earned: Tensor, prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
     """What an update made of each token, with its advantage, value and return."""
     layout, charged = prepared.feedback.layout, prepared.feedback
-    skipped = torch.where(charged.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
+    skipped = torch.where(earned.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
+    mask, weight = layout.expand(skipped, "episode"), updated.tokens.get("weight")
+    if weight is not None:
+        mask = torch.where((mask == TRAINED) & weight.isnan(), NOT_REACHED, mask)
+        mask = torch.where((mask == TRAINED) & (weight == 0.0), WEIGHT_0, mask)
     columns: dict[str, Tensor | None] = {
         **updated.tokens,
         "advantages": prepared.advantages,
@@ -262,13 +268,13 @@ def _log_columns(prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]
         "values": charged.values,
         "returns": prepared.returns,
         "token_rewards": charged.token_rewards,
-        "mask": layout.expand(skipped, "episode"),
+        "mask": mask,
     }
     return {name: values for name, values in columns.items() if values is not None}
 
 
-TRAINED, NO_REWARD, FILTERED = 0, 1, 2
-"""In the column `mask` of a rollout log: why a token is, or is not, in the loss."""
+TRAINED, NO_REWARD, FILTERED, WEIGHT_0, NOT_REACHED = range(5)
+"""In the column `mask` of a rollout log: why a token is, or is not, in the loss; see `reinlm.runs.schema`."""
 
 
 def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
@@ -307,7 +313,7 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
 
 def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:
     updates = updates_per_batch(config, algorithm)
-    if updates.passes * updates.minibatches == 1:
+    if updates.passes * updates.minibatches == 1 and config.training.replay is None:
         for name in ("target_kl", "kl_learning_rate"):
             if getattr(config.training, name) is not None:
                 raise InputError(

@@ -365,7 +365,10 @@ class RLSession(Session):
             f"{self.algorithm.name}: {count} update{'s' if count > 1 else ''} of each batch "
             f"({updates.passes} x {updates.minibatches} minibatches of {config_groups(run)} groups)"
         )
-        self.notes += [*self.algorithm.warnings, *idle_gate(self.algorithm, count)]
+        self.notes += [
+            *self.algorithm.warnings,
+            *idle_gate(self.algorithm, count, replay=self.config.training.replay is not None),
+        ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
 
@@ -375,9 +378,9 @@ def config_groups(run: RLRun) -> int:
     return run.config.rollout.groups // run.updates.minibatches
 
 
-def idle_gate(algorithm: Algorithm, updates: int) -> list[str]:
-    """What cannot act in a run of this many updates a batch."""
-    if updates > 1 or algorithm.ratio.against == "rollout":
+def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[str]:
+    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own."""
+    if updates > 1 or replay or algorithm.ratio.against == "rollout":
         return []
     found = []
     gate = type(algorithm.gate).__name__

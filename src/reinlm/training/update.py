@@ -192,7 +192,7 @@ class Updater:
         """Passes of minibatches; while the critic warms up the policy does not move."""
         warming = self.state.batches < self.settings.critic_warmup
         sums = MetricSums()
-        made, stopped = 0, False
+        before, stopped = self.learner.version, False
         measured: dict[str, float] = {}
         tokens: dict[str, Tensor] = {}
         furthest = 0.0
@@ -207,7 +207,7 @@ class Updater:
             sums.merge(mine)
             _keep(tokens, found, batch, sequences)
             measured |= self._step(sums, warming, last_checkpoint)
-            made += not warming
+        made = self.learner.version - before
         metrics = {**sums.means(), **measured, "updates/made": float(made), "updates/stopped": float(stopped)}
         return Updated(metrics | self._advance(batch, prepared, metrics, made, furthest, warming), tokens)
 
