@@ -243,7 +243,7 @@ def test_a_run_with_nothing_left_to_learn_ends_and_says_why(tmp_path: Path) -> N
     assert ended.value.code == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == 1
-    assert summary["stopped"] == "dapo kept none of 32 groups in 8 attempts: nothing to learn from"
+    assert summary["stopped"] == "dapo kept none of 32 groups in 8 rounds: nothing to learn from"
     assert (tmp_path / "run" / "checkpoints" / "step_1" / "model.safetensors").is_file()
 
 
