@@ -474,7 +474,7 @@ def _print_evaluation(metrics: dict[str, float], prompts: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. Exit codes: 0 done, 2 something to mend (one line on standard error), 130 interrupted."""
+    """Run the command line. Exit codes: 0 done, 2 something to correct (one line on standard error), 130 interrupted."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class ReinlmError(Exception):
-    """Something that the user can mend: one line that names the culprit, and a hint.
+    """Something that the user can correct: one line that names the cause, and a hint.
 
     The command line prints `error: MESSAGE` and `hint: HINT` on standard error and exits with 2.
 

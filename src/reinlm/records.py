@@ -200,7 +200,7 @@ class Segment:
 
 
 def _column(values: Any, dtype: Any) -> Array:
-    """A contiguous array that nobody can write to."""
+    """A contiguous read-only array."""
     array: Array = np.ascontiguousarray(values, dtype=dtype)
     if array is values or array.base is not None:
         array = array.view()
@@ -217,7 +217,7 @@ def same_bits(a: Array, b: Array) -> bool:
 class RewardEvent:
     """One reward: where it lands, which one it is, and its value before weights.
 
-    Example: a verifier's verdict on the whole episode, and a process reward on the 12th chosen token:
+    Example: a verifier's reward of the whole episode, and a process reward on the 12th chosen token:
         RewardEvent(name="math", value=1.0), RewardEvent(name="steps", value=0.5, token=11)
     """
 

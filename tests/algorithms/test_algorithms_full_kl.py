@@ -204,6 +204,7 @@ def asked(chosen):
         ("distill", {}, {"teacher", "teacher_logprobs", "old_logprobs"}),
         ("ppo", {}, {"reference", "ref_logprobs", "old_logprobs"}),
     ],
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_what_each_asks_to_be_measured(base, changes, expected):
     assert asked(algorithm(base, **changes)) == expected

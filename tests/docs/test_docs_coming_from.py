@@ -54,7 +54,7 @@ def test_the_recipes_are_taken_and_every_key_has_its_value(tmp_path: Path, monke
 
 
 def test_the_sft_call_is_one_that_the_configuration_knows() -> None:
-    call = re.search(r"reinlm\.sft\(\s*\"PATH_OR_NAME\", \"train.jsonl\",(.*?)\n\)", PAGE, re.DOTALL)
+    call = re.search(r'reinlm\.sft\(\s*"PATH_OR_NAME",\s*"train.jsonl",(.*?)\n\)', PAGE, re.DOTALL)
     assert call is not None
     given = eval(f"dict({call[1]})")
     config = build(SFTConfig, {"model": "m", "data": "d", **{k: v for k, v in given.items() if k != "output"}})

@@ -47,7 +47,7 @@ from reinlm.objectives import (
     nested,
     vtrace,
 )
-from reinlm.objectives.selection import _lots
+from reinlm.objectives.selection import _random_keys
 
 INF = math.inf
 
@@ -221,15 +221,15 @@ def test_covariances_at_their_bounds_are_no_candidates_and_small_ones_are_select
 def test_draws_are_these_numbers():
     """Whoever changes the draw changes the tokens that a resumed run selects."""
     logprobs = d([-0.1, -2.0, -0.5, -3.0])
-    assert _lots(logprobs, 0).tolist() == [
+    assert _random_keys(logprobs, 0).tolist() == [
         0.7933257239501008,
         0.5449368390254676,
         0.7804040771216023,
         0.8877577498262781,
     ]
     expected = [0.050941580749381266, 0.3537536624124469, 0.008102914331021616, 0.878193762034317]
-    assert _lots(logprobs, 7).tolist() == expected
-    assert _lots(logprobs.float(), 7).device == logprobs.device
+    assert _random_keys(logprobs, 7).tolist() == expected
+    assert _random_keys(logprobs.float(), 7).device == logprobs.device
 
 
 # ------------------------------------------------------------------------------------------------ returns

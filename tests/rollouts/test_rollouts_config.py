@@ -93,7 +93,7 @@ def test_rollouts_out_of_range_are_named(tree: dict[str, object], culprit: str) 
 
 
 def test_a_schedule_that_nothing_follows_is_refused_but_not_the_default_that_a_resolved_recipe_names() -> None:
-    with pytest.raises(InputError, match="schedule has no effect without temperature_end"):
+    with pytest.raises(InputError, match="schedule cosine has no effect without temperature_end"):
         build(RolloutConfig, {"schedule": "cosine"})
     resolved = RolloutConfig().model_dump()
     assert build(RolloutConfig, resolved) == RolloutConfig()

@@ -15,9 +15,8 @@ from reinlm.objectives import GroupStandardize, TokenRatio, TruncatedWeight, tok
     formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \mathrm{sg}\big[\min(r_{i,t}, c)\big]\, A_i \log"
     r" \pi_\theta(y_{i,t})",
     use="Rare tokens that turn a chain of thought: a clip silences them after one update, a bounded weight does not.",
-    fails="Every token keeps its gradient, so there is no trust region: watch approx_kl over many updates a "
-    "batch. Conventions "
-    "of the cap differ between libraries; here it is the ratio itself.",
+    fails="Every token keeps its gradient, so there is no trust region: watch approx_kl over many updates a batch. "
+    "Conventions of the cap differ between libraries; here it is the ratio itself.",
 )
 def cispo() -> Algorithm:
     """DAPO whose tokens all keep a gradient: REINFORCE with an importance weight of at most 5.

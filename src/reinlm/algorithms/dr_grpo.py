@@ -14,9 +14,8 @@ from reinlm.objectives import Clip, ConstantBudget, GroupCenter, TokenRatio
     r" 1-\varepsilon, 1+\varepsilon) A_i\big),"
     r" \qquad A_i = R_i - \mathrm{mean}_g(R)",
     use="Answers that grow longer without growing better under GRPO.",
-    fails="The loss scales with the budget: set constant_budget to the longest answer allowed, or the learning "
-    "rate means "
-    "something else. Long answers weigh more than under a sequence mean.",
+    fails="The loss scales with the budget: set constant_budget to the longest answer allowed, or the learning rate "
+    "means something else. Long answers weigh more than under a sequence mean.",
 )
 def dr_grpo() -> Algorithm:
     """GRPO with the plain difference from the group's mean, tokens summed over a constant budget, and no KL.

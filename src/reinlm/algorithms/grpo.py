@@ -14,9 +14,8 @@ from reinlm.objectives import KL, Clip, GroupStandardize, TokenRatio, sequence_m
     r"\ \mathrm{clip}(r_{i,t}, 1-\varepsilon, 1+\varepsilon)"
     r" A_i\big) - \beta\, k_3 \Big], \qquad A_i = \frac{R_i - \mathrm{mean}_g(R)}{\mathrm{std}_g(R)}",
     use="Answers that can be checked, 8 or more of them a prompt. The default.",
-    fails="Groups that agree have no signal: watch frac_reward_zero_std. Dividing by the deviation lifts groups "
-    "that almost "
-    "agree, and the sequence mean spares long wrong answers.",
+    fails="Groups that agree have no signal: watch frac_reward_zero_std. Dividing by the deviation lifts groups that "
+    "almost agree, and the sequence mean spares long wrong answers.",
 )
 def grpo() -> Algorithm:
     """PPO without a critic: the group is the baseline, and a k3 penalty in the loss ties the policy to the reference.

@@ -1,4 +1,4 @@
-"""What all classical algorithms share: `learn`, `predict`, `save`, `load`, and the books of steps and episodes."""
+"""What all classical algorithms share: `learn`, `predict`, `save`, `load`, and the counts of steps and episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from reinlm.classical.books import Budget, Episodes
+from reinlm.classical.budget import Budget, Episodes
 from reinlm.classical.environments import EnvLike, name_of
 from reinlm.classical.registry import find
 from reinlm.config import Config, build
@@ -31,7 +31,7 @@ GREEK = {
     "lam": ("smoothing",),
     "lambda": ("smoothing",),
 }
-"""What the books call a setting, and the names that it may have here."""
+"""Symbols of textbooks for a setting, and the names that it may have here."""
 
 
 def _spelled(kind: type[Config], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def run_command(
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
-    torch.set_num_threads(1)  # networks this small lose more to a second thread than they win
+    torch.set_num_threads(1)  # networks this small are slower with a second thread
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
     result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]

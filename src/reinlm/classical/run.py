@@ -63,9 +63,7 @@ class ClassicalConfig(Config):
         planned = "sweeps" in find(self.algorithm).units
         given = [name for name in ("steps", "episodes") if getattr(self, name) is not None]
         if planned and given:
-            raise InputError(
-                f"{self.algorithm} takes no {given[0]}: it sweeps over a model until its values stand still"
-            )
+            raise InputError(f"{self.algorithm} takes no {given[0]}: it sweeps over a model until its values converge")
         if not planned and len(given) != 1:
             raise InputError(f"{self.algorithm} learns for --steps or for --episodes: give one of them")
         return self

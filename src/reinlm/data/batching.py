@@ -24,7 +24,7 @@ Plan = Generator[Sequence[str], list[TokenIds], T]
 _TOGETHER = 256  # plans that run side by side: enough for a tokenizer's threads, little memory
 
 
-class Untokenizable(Exception):  # noqa: N818 - becomes a verdict on the row that holds the text
+class Untokenizable(Exception):  # noqa: N818 - becomes the error of the row that holds the text
     """A text that the tokenizer cannot read: it holds a character outside an alphabet without an unknown token."""
 
     def __init__(self, text: str, message: str) -> None:
@@ -32,7 +32,7 @@ class Untokenizable(Exception):  # noqa: N818 - becomes a verdict on the row tha
         self.text = text
 
     def in_row(self, row: Row) -> BadRow:
-        """The verdict on the row: the column that holds the text is named where one does."""
+        """The error of the row: the column that holds the text is named where one does."""
         names = [name for name, value in row.columns.items() if isinstance(value, str) and value and value in self.text]
         place = f"column {names[0]!r}" if names else "the row"
         return BadRow(

@@ -151,7 +151,7 @@ def require_column(name: str, present: set[str], source: str, option: str) -> No
 
 
 def missing(row: Row, name: str) -> BadRow:
-    """The verdict on a row without a value in column `name`."""
+    """The error of a row without a value in column `name`."""
     return BadRow(row.where, f"column {name!r} is missing", f" (columns: {listed(row.columns)})")
 
 

@@ -26,7 +26,7 @@ class Row:
     columns: Mapping[str, Any]
 
 
-class BadRow(Exception):  # noqa: N818 - a verdict on a row, not yet an error: it may be skipped and counted
+class BadRow(Exception):  # noqa: N818 - a row's error, which may be skipped and counted
     """What is wrong with one row.
 
     `reason` is the part that many rows can share, and is what skipped rows are counted by; `detail` is this row's own.
@@ -47,7 +47,7 @@ class BadRows:
     def add(self, bad: BadRow) -> None:
         """Count the row. Raises InputError when bad rows stop the run."""
         if self.on_bad_row == "stop":
-            hint = "mend the row, or set on_bad_row: skip to leave such rows out"
+            hint = "correct the row, or set on_bad_row: skip to leave such rows out"
             raise InputError(one_line(str(bad)), hint=f"{bad.hint}; {hint}" if bad.hint else hint) from bad
         self.counts[bad.reason] += 1
 
@@ -57,7 +57,9 @@ class BadRows:
             return
         if not self.counts:
             raise InputError(f"{source}: no rows", hint="give at least one row")
-        raise InputError(f"{source}: no row is usable: {tally(self.counts)}", hint="mend the rows, or give other data")
+        raise InputError(
+            f"{source}: no row is usable: {tally(self.counts)}", hint="correct the rows, or give other data"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from reinlm.errors import InputError, ReinlmError, RunError
 from reinlm.records import Task
 
 _Checked = TypeVar("_Checked")
-_HINT = "mend the environment, or set rollout.on_environment_error=skip to leave such episodes out"
+_HINT = "correct the environment, or set rollout.on_environment_error=skip to leave such episodes out"
 
 
-class EnvironmentFailed(Exception):  # noqa: N818 - a verdict on an episode, not yet an error: it may be skipped
+class EnvironmentFailed(Exception):  # noqa: N818 - an episode's error, which may be skipped
     """What is wrong with an environment's answer, in one line that names its class and the task.
 
     `error` is an InputError where it returned something that cannot be used, and a RunError where it raised or took too
@@ -54,7 +54,7 @@ class Calls:
         return await self._call("step", checked_step, action)
 
     def failed(self, what: str) -> EnvironmentFailed:
-        """The verdict that the environment returned something that cannot be used."""
+        """The error for something that the environment returned and that cannot be used."""
         return EnvironmentFailed(InputError(f"{self._where}: {what}", hint=_HINT))
 
     async def __aenter__(self) -> Calls:
@@ -119,7 +119,7 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             found = context.run(function, *args), None
         except BaseException as error:  # noqa: BLE001 - raised in the coroutine
             found = None, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, *found)
 
     threading.Thread(target=call, daemon=True, name=f"call of {getattr(function, '__qualname__', function)}").start()

@@ -71,7 +71,7 @@ class Callback:
     def on_run_ended(self, event: RunEnded, control: Control) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the checkpoint keeps: plain values, tensors and NumPy arrays, nested at will."""
+        """What the checkpoint keeps: plain values, tensors and NumPy arrays, nested to any depth."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

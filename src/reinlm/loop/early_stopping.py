@@ -50,7 +50,7 @@ class Judge:
         return "max" if self.higher_is_better else "min"
 
     def value(self, found: Mapping[str, float]) -> float | None:
-        """The value to judge by; None where there is no verdict, or a model that is no good: nothing to compare."""
+        """The value to judge by; None where nothing was measured, or it is not a number."""
         judged = "/accuracy" if self.higher_is_better else "/loss"
         value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
         return None if math.isnan(value) else value

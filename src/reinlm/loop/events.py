@@ -206,7 +206,7 @@ class RunEnded(Event):
 
 
 def read_only(value: Any) -> Any:
-    """A view of plain values that cannot be written to: mappings, sequences and arrays, nested at will."""
+    """A view of plain values that cannot be written to: mappings, sequences and arrays, nested to any depth."""
     if isinstance(value, Mapping):
         return MappingProxyType({key: read_only(item) for key, item in value.items()})
     if isinstance(value, list | tuple):

@@ -124,7 +124,7 @@ class Loop:
     def start(self) -> None:
         """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run as it stands."""
         with self._guarded():
-            self.delivery.state_dict()  # one that no checkpoint could hold ends the run here, not hours later
+            self.delivery.state_dict()  # a state that no checkpoint can hold ends the run before its first step
             newest = self.checkpoints.newest() if self.folder.resumed else None
             random = self._restore(newest) if newest is not None else random_states()
             after = self.done if newest is not None else -1
@@ -302,7 +302,7 @@ class Loop:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """However the run ends, its callbacks are told; Ctrl-C is said in words. May be nested."""
+        """Send RunEnded however the run ends; Ctrl-C becomes an Interrupted that says how to resume. May be nested."""
         with self._interrupts.listen():
             try:
                 yield

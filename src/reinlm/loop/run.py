@@ -42,7 +42,7 @@ class StepResult:
     """What a run reports of a step.
 
     Example:
-        StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 attempts: nothing to learn from")
+        StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
     """
 
     metrics: Mapping[str, float]

@@ -82,8 +82,9 @@ def group_rank(
 ) -> Float[Tensor, " members"]:
     """A_i = (rank_i - (G + 1) / 2) / std(ranks): the place of each reward within its group, 1 for the lowest.
 
-    Equal rewards share their mean rank; the deviation is the population one. A rank keeps the order and forgets the size, so
-    one outlier moves no other. NaN rewards are left out and get 0; a group of equal rewards, or of one, gets exact zeros.
+    Equal rewards share their mean rank; the deviation is the population one. Ranks depend on the order of the rewards, not
+    on their size, so one outlier moves no other. NaN rewards are left out and get 0; a group of equal rewards, or of one,
+    gets exact zeros.
     """
     given = torch.nonzero(~rewards.isnan()).flatten()
     given = given[rewards[given].argsort(stable=True)]

@@ -71,8 +71,8 @@ class ClipCov(Selection):
             return chosen
         shared = covariance(old_logprobs, advantages)
         candidates = torch.nonzero((shared > self.low) & (shared < self.high)).flatten()
-        lots = _lots(old_logprobs[candidates], seed)
-        drawn = candidates[lots.argsort(stable=True)[: _quota(self.fraction, advantages.numel())]]
+        keys = _random_keys(old_logprobs[candidates], seed)
+        drawn = candidates[keys.argsort(stable=True)[: _quota(self.fraction, advantages.numel())]]
         chosen[drawn] = True
         return chosen
 
@@ -109,11 +109,11 @@ class KLCov(Selection):
         shared = covariance(old_logprobs, advantages)
         quota = _quota(self.fraction, advantages.numel())
         last = shared.topk(quota).values[-1]
-        # Of two tokens the covariances are equal but for rounding, which depends on the order: such ties are for the lots.
+        # Of two tokens the covariances are equal but for rounding, which depends on the order: such ties are broken at random.
         rounding = 64.0 * torch.finfo(shared.dtype).eps * shared.abs().max()
         chosen = shared > last + rounding
         tied = torch.nonzero((shared - last).abs() <= rounding).flatten()
-        drawn = tied[_lots(old_logprobs[tied], seed).argsort(stable=True)[: quota - int(chosen.sum())]]
+        drawn = tied[_random_keys(old_logprobs[tied], seed).argsort(stable=True)[: quota - int(chosen.sum())]]
         chosen[drawn] = True
         return chosen & (shared.max() > 0.0)
 
@@ -125,7 +125,7 @@ class KLCov(Selection):
         return losses + torch.where(signals.selected, self.coefficient * moved, 0.0)
 
 
-def _lots(logprobs: Float[Tensor, " tokens"], seed: int) -> Float[Tensor, " tokens"]:
+def _random_keys(logprobs: Float[Tensor, " tokens"], seed: int) -> Float[Tensor, " tokens"]:
     """A draw of every token from its own log-probability and the seed, uniform in [0, 1).
 
     It does not depend on where the token stands, so neither order nor micro-batches move the selection.

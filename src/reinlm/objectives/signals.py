@@ -40,7 +40,7 @@ class Signals:
     old_values: Float[Tensor, " tokens"] | None = None
     """By the critic's weights at the start of the update."""
     columns: Mapping[str, Shaped[Tensor, " tokens"]] = field(default_factory=dict)
-    """Further constants of each token by name, such as `loss_weight`, for loss terms."""
+    """Further constants of each token by name, for loss terms."""
 
     def __post_init__(self) -> None:
         for name, value in (*self._fields().items(), *self.columns.items()):

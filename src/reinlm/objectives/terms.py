@@ -59,7 +59,7 @@ class NegativeLogLikelihood:
     coefficient: float = 0.1
     """More than 0."""
     column: str | None = None
-    """A column of each token, such as "loss_weight"."""
+    """A per-token column, such as one that marks the tokens of right answers."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.coefficient < float("inf"):

@@ -215,7 +215,7 @@ def _settle(reward: Reward, call: Call, outcome: list[Entry] | Failure) -> list[
     failure = next((events for events in settled if isinstance(events, Failure)), None)
     if failure is not None and call.stop:
         skip = "set on_reward_error=skip to leave such answers out and count them"
-        hint = f"{failure.hint}; or {skip}" if failure.hint else f"mend the function, or {skip}"
+        hint = f"{failure.hint}; or {skip}" if failure.hint else f"correct the function, or {skip}"
         raise RunError(f"reward {reward.name!r} {failure.text}", hint=hint)
     return settled
 
@@ -227,11 +227,11 @@ def _events(reward: Reward, entry: Entry, sample: Sample) -> Events:
     if isinstance(entry, Failure):
         return Failure(f"{entry.text} for {sample}", entry.hint)
     name, weight = reward.name, reward.choice.weight
-    steps, verdict = (entry.steps, entry.outcome) if isinstance(entry, StepRewards) else ((), entry)
+    steps, outcome = (entry.steps, entry.outcome) if isinstance(entry, StepRewards) else ((), entry)
     length = sample.rollout.length
     for token, _ in steps:
         if not 0 <= token < length:
             text = f"put a step reward on token {token} of an answer of {length} for {sample}"
             return Failure(text, hint="tokens count from 0, and only those that the policy chose")
     events = [RewardEvent(name, value, token, weight) for token, value in steps]
-    return events if verdict is None else [*events, RewardEvent(name, verdict, weight=weight)]
+    return events if outcome is None else [*events, RewardEvent(name, outcome, weight=weight)]

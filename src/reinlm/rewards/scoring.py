@@ -321,7 +321,7 @@ def _made_at_once(task: Callable[[None], list[Events]]) -> Future[list[Events]]:
 
 
 def _cancel(begun: Sequence[_Begun]) -> None:
-    """End what is not done: another call failed, or nobody waits any more."""
+    """End what is not done: another call failed, or the caller was cancelled."""
     for call in begun:
         if call.reward.lane is not None and not call.future.done():
             call.reward.lane.cancel(call.future)

@@ -29,7 +29,7 @@ class TrainerState:
 class StepRewards:
     """Rewards on single tokens of one answer: an entry of the list that a reward function returns.
 
-    Example: two steps that end on the 4th and 12th token that the policy chose, and a verdict on the whole answer:
+    Example: two steps that end on the 4th and 12th token that the policy chose, and a reward of the whole answer:
         StepRewards([(3, 0.5), (11, 1.0)], outcome=1.0)
     """
 

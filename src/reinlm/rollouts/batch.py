@@ -68,7 +68,7 @@ class Arrival:
 
 
 class Batch:
-    """Running rows. A finished row stays as a dead one, whose tokens nobody reads, until `compact` or `extend`."""
+    """Running rows. A finished row stays as an inactive one, whose tokens are ignored, until `compact` or `extend`."""
 
     def __init__(self, device: torch.device, context_length: int | None) -> None:
         self._device = device
@@ -89,7 +89,7 @@ class Batch:
         """Read the newest token of every row, so that the logits for the next one stand ready."""
         positions = self._cache.width - self._starts[:, None]
         if self._last_position is not None:
-            positions.clamp_(max=self._last_position)  # dead rows run on; absolute positions have an end
+            positions.clamp_(max=self._last_position)  # inactive rows run on; absolute positions are bounded
         mask = None
         if self._padded:
             columns = torch.arange(self._cache.width + 1, device=self._device)
@@ -97,7 +97,7 @@ class Batch:
         self._logits = forward(self._tokens[:, None], positions, mask, self._cache)
 
     def extend(self, arrivals: Sequence[Arrival]) -> None:
-        """Add rows, and leave dead ones out. Between `advance` and `choose`."""
+        """Add rows, and remove inactive ones. Between `advance` and `choose`."""
         parts = [Part(arrival.cache, self._index(arrival.lines)) for arrival in arrivals]
         logits = [arrival.logits for arrival in arrivals]
         rows = [row for arrival in arrivals for row in arrival.rows]
@@ -137,7 +137,7 @@ class Batch:
         self._count()
 
     def compact(self) -> None:
-        """Leave dead rows out, and the columns that only they used. After `choose`."""
+        """Remove inactive rows, and the columns that only they used. After `choose`."""
         part = self._survivors(unread=1)
         self._tokens = self._tokens.index_select(0, part.rows)
         self._adopt([row for row in self._rows if row is not None], [part], unread=1)

@@ -66,8 +66,8 @@ class Part:
 def assemble(parts: Sequence[Part]) -> RowCache:
     """One cache out of rows of several, padded on the left to the widest part.
 
-    It is the only surgery there is: dropping rows, repeating a prompt for its samples, joining new rows to running
-    ones, and shedding columns that are padding everywhere.
+    It makes every change of rows: dropping rows, repeating a prompt for its samples, joining new rows to running
+    ones, and removing columns that are padding everywhere.
     """
     width = max(part.width for part in parts)
     joined = RowCache()

@@ -315,13 +315,13 @@ class HFEngine:
         return logits
 
     def _tidy(self) -> None:
-        """Leave dead rows out where they are a quarter of the batch and nothing waits that would replace them anyway."""
+        """Remove inactive rows where they are a quarter of the batch and nothing waits that would replace them anyway."""
         if not self._queue:
             self._kept = None  # what comes later is read anew, whatever was asked for before
-        dead = len(self._batch) - self._batch.live
+        inactive = len(self._batch) - self._batch.live
         if not self._batch.live:
             self._batch.clear()
-        elif not self._queue and 4 * dead >= len(self._batch):
+        elif not self._queue and 4 * inactive >= len(self._batch):
             self._batch.compact()
 
     @contextlib.contextmanager

@@ -118,9 +118,9 @@ class Checkpoints:
 
     def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            doomed = self.folder / f".tmp-{path.name}"
-            os.rename(path, doomed)  # so that a half-removed one is never taken for a checkpoint
-            remove(doomed)
+            removed = self.folder / f".tmp-{path.name}"
+            os.rename(path, removed)  # so that a half-removed one is never taken for a checkpoint
+            remove(removed)
 
     def _clear(self) -> None:
         for path in self.folder.glob(".old-step_*"):

@@ -122,7 +122,8 @@ def write_groups(
     chosen = sum(rollout.length for group in kept for rollout in group.group.rollouts)
     for name, values in updates.items():
         array = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
-        columns[f"update/{name}"] = np.ascontiguousarray(array[:chosen], dtype=_update_type(array))
+        with np.errstate(over="ignore"):  # beyond float32 is infinite there
+            columns[f"update/{name}"] = np.ascontiguousarray(array[:chosen], dtype=_update_type(array))
     if tokenizer is not None and "token_ids" in columns:
         columns |= _texts(columns["token_ids"], tokenizer)
     path = folder / f"step_{step}.jsonl"

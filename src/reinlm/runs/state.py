@@ -39,7 +39,7 @@ def pack_state(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     """Split a state into a tree that `json` takes and its tensors, contiguous and on the CPU.
 
     Takes None, bool, int, float, str, bytes, list, tuple, dict, tensors, numpy arrays and scalars, and records, nested
-    at will; `unpack_state` gives the same values and types back, floats and tensors to the last bit.
+    to any depth; `unpack_state` gives the same values and types back, floats and tensors to the last bit.
 
     Raises:
         TypeError: for anything else, naming where it stands.

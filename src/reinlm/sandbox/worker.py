@@ -108,7 +108,7 @@ class Worker:
     def kill(self) -> None:
         """End the process and the processes that it started, whatever they are doing."""
         if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):  # nobody is left in the group
+            with suppress(ProcessLookupError, PermissionError):  # the group has no process left
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if self._channel is not None:

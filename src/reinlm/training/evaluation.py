@@ -156,7 +156,7 @@ def evaluation_sampling(
 def accuracy_metrics(correct: Sequence[Sequence[bool | None]]) -> dict[str, float]:
     """accuracy with its 95 % interval, and the unbiased pass@k for k = 1, 2, 4, … up to the answers to a prompt.
 
-    Answers without a verdict are left out. Empty where there is no verdict at all.
+    Answers without a reward are left out. Empty where no answer has one.
     """
     rows = [[bool(c) for c in row if c is not None] for row in correct]
     rows = [row for row in rows if row]

@@ -211,7 +211,7 @@ class Learner:
     # ------------------------------------------------------------------------------------------ steps
 
     def optim_step(self, last_checkpoint: str = "none yet") -> dict[str, float]:
-        """Clip, and step or skip; forget the gradient. Returns `learning_rate`, `grad_norm` and `updates/skipped`.
+        """Clip, and step or skip; clear the gradient. Returns `learning_rate`, `grad_norm` and `updates/skipped`.
 
         Raises RunError after several updates in a row that were not finite; it names `last_checkpoint`.
         """

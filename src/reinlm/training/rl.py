@@ -240,7 +240,7 @@ class RLRun(TrainsPolicy):
 
 
 def needs_rewards(algorithm: Algorithm) -> bool:
-    """Whether an answer without any reward teaches nothing; a teacher's judgement, or a KL, is enough to learn from."""
+    """Whether training needs a reward: not where a teacher, or a KL, gives the gradient."""
     return algorithm.advantage.reads_rewards or algorithm.needs_named_rewards
 
 

@@ -232,18 +232,20 @@ class Updater:
         def part(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[tokens]
 
-        return self.algorithm.prepare(
+        signals = self.algorithm.prepare(
             layout,
             prepared.advantages[tokens],
             old_logprobs=part(prepared.old),
             rollout_logprobs=batch.columns["rollout_logprobs"][tokens],
             ref_logprobs=part(prepared.ref),
             teacher_logprobs=part(prepared.teacher),
-            columns={name: values[tokens] for name, values in batch.columns.items() if name != "rollout_logprobs"},
+            columns={name: batch.columns[name][tokens] for name in self.algorithm.needs_columns},
             returns=part(prepared.returns),
             old_values=part(prepared.feedback.values),
             seed=seed,
         )
+        weight = part(batch.columns.get("loss_weight"))
+        return signals if weight is None else replace(signals, weights=signals.weights * weight)
 
     def _backward(self, batch: TokenBatch, signals: Signals, warming: bool) -> tuple[MetricSums, Mapping[str, Tensor]]:
         """The gradient of one optimizer step, of policy and critic; what was measured, of the step and of its tokens."""

@@ -1,4 +1,4 @@
-"""DQN: Q-learning with a network, a memory and a target that stands still."""
+"""DQN: Q-learning with a network, a replay memory and a target network that is fixed between copies."""
 
 from __future__ import annotations
 

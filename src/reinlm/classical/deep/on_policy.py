@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from reinlm.classical.books import Budget
+from reinlm.classical.budget import Budget
 from reinlm.classical.deep.base import NetworkAgent, NetworkSettings
 from reinlm.classical.deep.networks import Actor, Critic, Distribution, Flat
 from reinlm.classical.deep.normalise import Observations, Rewards

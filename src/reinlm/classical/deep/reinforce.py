@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from reinlm.classical.books import Budget
+from reinlm.classical.budget import Budget
 from reinlm.classical.deep.networks import Flat
 from reinlm.classical.deep.on_policy import Batch, OnPolicy, OnPolicySettings, Rollout
 from reinlm.classical.registry import named

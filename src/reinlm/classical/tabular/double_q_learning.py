@@ -23,8 +23,8 @@ from reinlm.runs import MetricSums
 class DoubleQLearning(TableAgent):
     """With probability ½  Q1(S,A) ← Q1(S,A) + α [ R + γ Q2(S', argmax_a Q1(S',a)) - Q1(S,A) ], else the other way round.
 
-    Acts on Q1 + Q2. The action that a table's noise makes look best is judged by a table with other noise, so the maximum is
-    no longer biased upwards. Sutton & Barto (2018) §6.7.
+    Acts on Q1 + Q2. The action that one table estimates to be the best is valued by the other, whose errors are independent, so
+    that the maximum is not biased upwards. Sutton & Barto (2018) §6.7.
     """
 
     Settings = TDSettings

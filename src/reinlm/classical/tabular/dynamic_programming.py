@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from reinlm.classical.books import Budget
+from reinlm.classical.budget import Budget
 from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.model import IMPROPER, Model, model_of
@@ -54,7 +54,7 @@ class Planner(TableAgent):
     def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
         """It ends when its values do not move any more. Raises InputError for a budget."""
         if steps is not None or episodes is not None:
-            raise InputError(f"{self.name} takes no steps: it sweeps over the model until its values stand still")
+            raise InputError(f"{self.name} takes no steps: it sweeps over the model until its values converge")
         self.budget = Budget("sweeps", 0, 1)
         return self.budget
 

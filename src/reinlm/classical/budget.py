@@ -1,4 +1,4 @@
-"""The books of an agent: how long it may learn, and every episode that it has finished."""
+"""What an agent counts: its budget of steps or episodes, and every episode that it has finished."""
 
 from __future__ import annotations
 
