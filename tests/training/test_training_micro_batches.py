@@ -77,6 +77,7 @@ def prepared_of(name: str, batch: TokenBatch, logprobs: torch.Tensor, rng: np.ra
         old=(logprobs.double() - moved).to(logprobs.dtype),
         ref=logprobs + torch.tensor(rng.normal(0, 0.3, len(logprobs))).to(logprobs.dtype),
         teacher=None,
+        full=None,
         returns=advantages if name == "ppo" else None,
         trained=torch.ones(episodes, dtype=torch.bool),
     )
