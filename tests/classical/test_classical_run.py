@@ -301,7 +301,7 @@ def test_there_is_no_picture_of_what_is_no_grid() -> None:
 
 
 def test_figures_that_are_not_finite_are_null() -> None:
-    from reinlm.classical.run import _number
+    from reinlm.classical.seeds import _number
 
     assert _number(math.nan) is None
     assert _number(2) == 2

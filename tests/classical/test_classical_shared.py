@@ -19,7 +19,7 @@ from reinlm.algorithms import algorithm
 from reinlm.classical import PPO, PPOPenalty, catalogue
 from reinlm.classical.deep.on_policy import Batch
 from reinlm.classical.registry import MODULES
-from reinlm.models import score
+from reinlm.models import TokenModel
 
 FOLDER = Path(reinlm.classical.__file__).parent
 FILES = sorted(FOLDER.rglob("*.py"))
@@ -96,10 +96,14 @@ def test_no_return_advantage_ratio_clip_kl_or_value_loss_is_defined_here() -> No
 
 def test_the_language_models_score_and_the_categorical_policy_have_one_entropy_and_one_divergence() -> None:
     networks = module("deep.networks")
-    scoring = importlib.import_module("reinlm.models.score")
+    scoring = importlib.import_module("reinlm.models.token_model")
     assert scoring.full_entropy is networks.full_entropy is objectives.full_entropy
-    assert scoring.full_kl is networks.full_kl is objectives.full_kl
-    assert score is scoring.score
+    assert scoring.full_divergence is objectives.full_divergence
+    assert networks.full_kl is objectives.full_kl
+    old, new = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
+    assert torch.equal(objectives.full_divergence(new, old, "reverse"), objectives.full_kl(new, old))
+    assert torch.equal(objectives.full_divergence(new, old, "forward"), objectives.full_kl(old, new))
+    assert TokenModel is scoring.TokenModel
 
 
 def test_ppos_loss_on_cartpole_is_the_language_models_on_the_same_numbers() -> None:
