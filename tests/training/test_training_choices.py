@@ -146,7 +146,7 @@ def test_replayed_answers_are_shaped_by_the_limit_that_they_were_sampled_under(t
 @pytest.mark.parametrize(
     ("rollout", "says"),
     [
-        ({"schedule": "cosine"}, "schedule has no effect without temperature_end or max_new_tokens_end"),
+        ({"schedule": "cosine"}, "schedule cosine has no effect without temperature_end or max_new_tokens_end"),
         ({"temperature_end": 0.5, "schedule": "constant"}, "have no effect with the schedule constant"),
         ({"max_new_tokens_end": 64}, "64 leaves no room for a prompt"),
     ],
