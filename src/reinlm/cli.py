@@ -294,8 +294,8 @@ def algorithms(
     debug: Debug = False,
 ) -> None:
     """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
-    from reinlm.algorithms.document import page as write_page
-    from reinlm.algorithms.document import table, told
+    from reinlm.algorithms.ladder import page as write_page
+    from reinlm.algorithms.ladder import table, told
 
     if page and (name or as_json):
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
@@ -362,7 +362,7 @@ def _print_algorithm(item: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from reinlm.algorithms.document import COLUMNS, table
+    from reinlm.algorithms.ladder import COLUMNS, table
 
     console = Console(highlight=False)
 

@@ -7,11 +7,20 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective, Updates
-from reinlm.algorithms.choices import compose, describe
-from reinlm.algorithms.filters import GroupFilter, MixedOutcomes
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
-from reinlm.algorithms.shapers import MissingEnd, Shaper, SoftOverlong
+from reinlm.composition import (
+    Algorithm,
+    AlgorithmState,
+    GroupFilter,
+    MissingEnd,
+    MixedOutcomes,
+    Objective,
+    Shaper,
+    SoftOverlong,
+    Updates,
+    compose,
+    describe,
+)
 from reinlm.errors import InputError, unknown
 
 for _module in pkgutil.iter_modules(__path__):  # pragma: no branch  # a file of a named algorithm registers it

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
-from reinlm.algorithms.filters import with_first_reward
-from reinlm.algorithms.shapers import shaped
 from reinlm.batches import TokenBatch, feedback, token_batch
+from reinlm.composition import shaped, with_first_reward
 from reinlm.data import Examples, RowOrder
 from reinlm.errors import InputError
 from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from reinlm.algorithms.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
-from reinlm.algorithms.measure import measure_policy, measure_values, token_quantities
+from reinlm.composition.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
+from reinlm.composition.measure import measure_policy, measure_values, token_quantities
 from reinlm.objectives import (
     Counts,
     Feedback,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reinlm.algorithms.compatibility import cautions, refuse_contradictions
-from reinlm.algorithms.filters import GroupFilter
-from reinlm.algorithms.shapers import Shaper
+from reinlm.composition.compatibility import cautions, refuse_contradictions
+from reinlm.composition.filters import GroupFilter
+from reinlm.composition.shapers import Shaper
 from reinlm.objectives import (
     KL,
     Advantage,

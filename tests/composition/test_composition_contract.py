@@ -20,7 +20,7 @@ from reinlm.algorithms import (
     ladder,
 )
 from reinlm.algorithms import resolve as rebuild
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.composition.algorithm import Algorithm
 from reinlm.errors import InputError
 from reinlm.objectives import (
     CHOICES,

@@ -20,7 +20,7 @@ from reinlm.objectives import (
 )
 
 if TYPE_CHECKING:
-    from reinlm.algorithms.composition import Composition
+    from reinlm.composition.composition import Composition
 
 
 def refuse_contradictions(algorithm: Composition) -> None:
