@@ -84,7 +84,7 @@ class Algorithm(Composition):
         ref_logprobs: Float[Tensor, " tokens"] | None,
         full_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Feedback:
-        """The feedback with costs and every KL in the reward taken off it, and without answers filtered beforehand.
+        """The feedback with adjusted rewards: less costs and every KL in the reward, and without answers filtered beforehand.
 
         `full_kl` is the divergence of the policy from its reference over the vocabulary at the state of each token, measured
         before the first update (`needs_full_kl_in_reward`), in the direction that `full_directions` gives.
@@ -109,27 +109,29 @@ class Algorithm(Composition):
                 estimate = kl.reward(old_logprobs.double(), ref_logprobs.double())
             charged = -coefficient * estimate
             if kl.placement == "sequence_reward":
-                feedback = replace(feedback, rewards=feedback.rewards + feedback.layout.sum(charged, "episode"))
+                summed = feedback.layout.sum(charged, "episode")
+                feedback = replace(feedback, adjusted_rewards=feedback.effective_rewards + summed)
             else:
                 before = 0.0 if feedback.token_rewards is None else feedback.token_rewards
                 feedback = replace(feedback, token_rewards=before + charged)
         return feedback
 
     def _constrain(self, feedback: Feedback, state: AlgorithmState) -> Feedback:
-        """Outcomes with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
+        """Adjusted rewards with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
         if not self.constraints:
             return feedback
         costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
-        steps = feedback.step_rewards
+        steps = feedback.effective_step_rewards
         return replace(
             feedback,
-            rewards=penalize(feedback.rewards, costs, state.multipliers),
-            step_rewards=None if steps is None else steps / (1.0 + sum(state.multipliers)),
+            adjusted_rewards=penalize(feedback.effective_rewards, costs, state.multipliers),
+            adjusted_step_rewards=None if steps is None else steps / (1.0 + sum(state.multipliers)),
+            adjusted_step_tokens=feedback.effective_step_tokens,
         )
 
     def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
         """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
-        kept = ~feedback.rewards.isnan()
+        kept = ~feedback.effective_rewards.isnan()
         if self.overlong != KEEP and feedback.truncated is not None:
             kept = kept & ~feedback.truncated
         return kept

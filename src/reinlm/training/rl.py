@@ -153,7 +153,7 @@ class RLRun(TrainsPolicy):
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
                 self.replay.add(step, collected.kept)
-            self._log(step, context, groups, _log_columns(earned.rewards, prepared, updated))
+            self._log(step, context, groups, _log_columns(prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
@@ -250,10 +250,11 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     return {"rewards/shaping/mean": sum(given) / len(given)} if given else {}
 
 
-def _log_columns(earned: Tensor, prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
-    """What an update made of each token, with its advantage, value and return."""
-    layout, charged = prepared.feedback.layout, prepared.feedback
-    skipped = torch.where(earned.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
+def _log_columns(prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
+    """What an update made of each token, with its advantage, value and return, and the adjusted reward of its episode."""
+    feedback, layout = prepared.feedback, prepared.feedback.layout
+    adjusted = feedback.adjusted_rewards
+    skipped = torch.where(feedback.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
     mask, weight = layout.expand(skipped, "episode"), updated.tokens.get("weight")
     if weight is not None:
         mask = torch.where((mask == TRAINED) & weight.isnan(), NOT_REACHED, mask)
@@ -264,9 +265,10 @@ def _log_columns(earned: Tensor, prepared: Prepared, updated: BatchUpdated) -> d
         "old_logprobs": prepared.old,
         "ref_logprobs": prepared.ref,
         "teacher_logprobs": prepared.teacher,
-        "values": charged.values,
+        "values": feedback.values,
         "returns": prepared.returns,
-        "token_rewards": charged.token_rewards,
+        "token_rewards": feedback.token_rewards,
+        "adjusted_rewards": None if adjusted is None else layout.expand(adjusted, "episode"),
         "mask": mask,
     }
     return {name: values for name, values in columns.items() if values is not None}

@@ -453,7 +453,7 @@ def _describe(prepared: Prepared) -> dict[str, float]:
 
 def _costs(feedback: Feedback) -> dict[str, float]:
     """The mean outcome of every named reward over the answers that have one."""
-    named = {name: values[~values.isnan()] for name, values in (feedback.named_rewards or {}).items()}
+    named = {name: values[~values.isnan()] for name, values in (feedback.effective_named_rewards or {}).items()}
     return {name: float(values.mean()) for name, values in named.items() if len(values)}
 
 
