@@ -6,7 +6,7 @@ feedback -> charge (constraints, KL in the reward) -> advantage (whole batch) ->
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,14 @@ from torch import Tensor
 
 from reinlm.composition.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
 from reinlm.composition.measure import measure_policy, measure_values, token_quantities
+from reinlm.composition.terms import term_losses, term_needs
 from reinlm.objectives import (
     Counts,
     Feedback,
+    KLTerm,
     Layout,
     Loss,
+    LossTerm,
     Measured,
     PolicyDistribution,
     Signals,
@@ -27,6 +30,7 @@ from reinlm.objectives import (
     penalize,
     value_loss,
 )
+from reinlm.objectives.kl import FULL
 from reinlm.objectives.ratios import precise
 
 if TYPE_CHECKING:
@@ -186,15 +190,13 @@ class Algorithm(Composition):
         def missing(name: str) -> bool:
             return given[name] is None
 
-        if missing("ref_logprobs") and any(
-            kl.in_loss and kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties
-        ):
+        if missing("ref_logprobs") and any("ref_logprobs" in KLTerm(kl, 1.0).needs for kl in self.ties if kl.in_loss):
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
         if missing("rollout_logprobs") and (self.corrections or self.ratio.against == "rollout"):
             raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
         if missing("old_logprobs") and (self.corrections or self.selection):
             raise ValueError(f"{self.name} weighs or selects tokens by old_logprobs, which are missing")
-        wanted = {name for name in KNOWN if name in self._term_needs and missing(name)}
+        wanted = {name for name in KNOWN if name in self._needed_by_terms and missing(name)}
         if absent := sorted(wanted | (self.needs_columns - set(columns))):
             raise ValueError(f"{self.name} has a loss term that reads {', '.join(absent)}: missing")
 
@@ -216,7 +218,10 @@ class Algorithm(Composition):
         Gradients flow through `logprobs` and what `reinlm.objectives.PolicyDistribution` holds alone. Raises
         ValueError where an entropy bonus, a KL over the full distribution, or a term, finds none.
         """
-        distribution = PolicyDistribution(entropy, full_kl, full_old_kl, full_teacher_kl)
+        full = {"reference": full_kl, "old": full_old_kl, "teacher": full_teacher_kl}
+        distribution = PolicyDistribution(entropy, {anchor: x for anchor, x in full.items() if x is not None})
+        terms = self.terms_in_force(state)
+        self._check_distribution(distribution, terms)
         logprobs = logprobs.to(precise(logprobs))
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
@@ -228,32 +233,24 @@ class Algorithm(Composition):
             losses = torch.where(counted, losses, 0.0)
         if signals.correction is not None:
             losses = losses * signals.correction
-        for added in self._added(logprobs, signals, state, distribution):
-            losses = losses + added
+        for term in terms:
+            losses = losses + term_losses(term, logprobs, signals, distribution)
         value = (signals.weights * losses).sum()
         with torch.no_grad():
             found = (logprobs.detach(), log_ratio.detach(), gated, counted, signals)
             return Loss(value, measure_policy(*found), token_quantities(*found))
 
-    def _added(
-        self, logprobs: Tensor, signals: Signals, state: AlgorithmState, distribution: PolicyDistribution
-    ) -> Iterator[Float[Tensor, " tokens"]]:
-        """What stands in the loss of each token beside the gate: every KL, the entropy bonus, every further term."""
-        full = {
-            "reference": distribution.full_kl,
-            "old": distribution.full_old_kl,
-            "teacher": distribution.full_teacher_kl,
-        }
-        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
-            if kl.in_loss:
-                yield coefficient * kl(logprobs, signals, full[kl.anchor], self.ratio.against)
-        if self.needs_entropy and distribution.entropy is None:
+    def _check_distribution(self, distribution: PolicyDistribution, terms: Sequence[LossTerm]) -> None:
+        if distribution.entropy is None and "entropy" in term_needs(terms):
             what = "an entropy bonus" if self.entropy is not None else "a loss term that reads entropy"
             raise ValueError(f"{self.name} has {what}: the entropy of each token is missing")
-        if self.entropy is not None and distribution.entropy is not None and state.entropy_counts:
-            yield -state.entropy_coefficient * distribution.entropy
-        for term in self.terms:
-            yield term(logprobs, signals, distribution)
+        for kl in self.ties:
+            if kl.in_loss and kl.estimator == "full" and kl.anchor not in distribution.full_kl:
+                raise ValueError(f"{self.name} has a KL over the full distribution: {FULL[kl.anchor]}")
+
+    def terms_in_force(self, state: AlgorithmState) -> tuple[LossTerm, ...]:
+        """The loss terms with the coefficients of a state, without an entropy bonus that does not count in its batch."""
+        return self.loss_terms(state.kl_coefficients, state.entropy_coefficient if state.entropy_counts else None)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""

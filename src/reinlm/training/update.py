@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
+from reinlm.composition.terms import term_needs
 from reinlm.errors import InputError
 from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
 from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
@@ -269,14 +270,13 @@ class Updater:
 
     def _want(self, shared: bool) -> Want:
         algorithm = self.algorithm
-        bonus = algorithm.entropy is not None and self.state.entropy_counts
         wanted = {
             "reference": algorithm.needs_full_kl,
             "old": algorithm.needs_full_old_kl,
             "teacher": algorithm.needs_teacher_full_kl,
         }
         return Want(
-            entropy="grad" if bonus or (algorithm.needs_entropy and algorithm.entropy is None) else True,
+            entropy="grad" if "entropy" in term_needs(algorithm.terms_in_force(self.state)) else True,
             values=shared,
             full_kl=self._directions(*(name for name, needed in wanted.items() if needed)),
         )
