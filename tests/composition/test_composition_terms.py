@@ -261,7 +261,7 @@ def test_a_batch_without_the_cost_leaves_the_multiplier_and_one_that_was_not_mea
     assert chosen.advance(state, costs={}).multipliers == (0.5,)
     with pytest.raises(ValueError, match=r"^dr_grpo has a constraint: the mean costs of the batch are missing$"):
         chosen.advance(state)
-    with pytest.raises(ValueError, match=r"^a constraint reads the reward 'cost'; there are none by name$"):
+    with pytest.raises(InputError, match=r"^dr_grpo: a constraint reads the reward 'cost'; there are none by name$"):
         chosen.charge(Feedback(Layout.from_lengths([1]), d([1.0])), state, None, None)
 
 

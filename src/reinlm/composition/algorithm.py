@@ -16,6 +16,7 @@ from torch import Tensor
 from reinlm.composition.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
 from reinlm.composition.measure import measure_policy, measure_values, token_quantities
 from reinlm.composition.terms import term_losses, term_needs
+from reinlm.errors import InputError
 from reinlm.objectives import (
     Counts,
     Feedback,
@@ -124,7 +125,10 @@ class Algorithm(Composition):
         """Adjusted rewards with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
         if not self.constraints:
             return feedback
-        costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
+        try:
+            costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from error
         steps = feedback.effective_step_rewards
         return replace(
             feedback,

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch, feedback, token_batch
-from reinlm.composition import shaped, with_first_reward
+from reinlm.composition import MixedOutcomes, shaped, with_first_reward
+from reinlm.composition.filters import SUM
 from reinlm.data import Examples, RowOrder
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
 from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
 from reinlm.models import Policy, TokenModel
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
+from reinlm.rewards.spec import read_spec
 from reinlm.rollouts import Collected, Episodes, Source, check_trainable
 from reinlm.training.anchors import Anchors
 from reinlm.training.config import RLConfig
@@ -186,7 +188,8 @@ class RLRun(TrainsPolicy):
 
     def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch) -> Any:
         named = [*reward_names(groups, self.rewards)] if self.algorithm.needs_named_rewards else []
-        return feedback(groups, batch.layout, names=named, default=None if needs_rewards(self.algorithm) else 0.0)
+        default = None if needs_rewards(self.algorithm) else 0.0
+        return feedback(groups, batch.layout, names=named, default=default)
 
     def _log(
         self, step: int, context: StepContext, groups: Sequence[ScoredGroup], columns: Mapping[str, Tensor]
@@ -308,8 +311,25 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
             f"model.lora.dropout {config.model.lora.dropout} has no effect: RL scores what was sampled, without dropout",
             hint="set model.lora.dropout=0",
         )
+    _check_reward_names(config, algorithm)
     _check_updates(config, algorithm)
     _check_models(config, algorithm)
+
+
+def _check_reward_names(config: RLConfig, algorithm: Algorithm) -> None:
+    """Refuse constraints and filters on rewards that the recipe does not have.
+
+    A constraint bounds outcomes, which reward functions and shapers give: an environment's rewards land on single turns.
+    """
+    functions = [choice.name for choice in read_spec(config.reward.functions)] if config.reward else []
+    outcomes = [*functions, *(shaper.name for shaper in algorithm.shapers)]
+    for constraint in algorithm.constraints:
+        if constraint.reward not in outcomes:
+            raise unknown("reward function in a constraint:", constraint.reward, outcomes)
+    asked = [item.reward for item in algorithm.filters if isinstance(item, MixedOutcomes) and item.reward is not None]
+    for name in asked if config.environment == "question" else ():
+        if name not in {SUM, *functions}:
+            raise unknown("reward in the filter mixed_outcomes:", name, [*functions, SUM])
 
 
 def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:
