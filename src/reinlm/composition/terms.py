@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from reinlm.errors import InputError, error_line
+from reinlm.errors import InputError, ReinlmError, error_line
 from reinlm.objectives import LossTerm, PolicyDistribution, Signals
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def term_losses(
     name = term_name(term)
     try:
         losses = term(logprobs, signals, distribution)
-    except InputError:
+    except (ReinlmError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         file = inspect.getsourcefile(term if inspect.isroutine(term) else type(term))

@@ -17,6 +17,7 @@ from reinlm.data import Examples, RowOrder
 from reinlm.errors import InputError, unknown
 from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
 from reinlm.models import Policy, TokenModel
+from reinlm.objectives import Feedback
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rewards.spec import read_spec
@@ -28,12 +29,12 @@ from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.policy import TrainsPolicy
+from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
 from reinlm.training.sampled import sampled_metrics
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
-from reinlm.training.update import Prepared, Updater, UpdateSettings
-from reinlm.training.update import Updated as BatchUpdated
+from reinlm.training.update import Updater, UpdateResult, UpdateSettings
 
 SMALLEST_MINIBATCH = 8
 """Groups that are left to an update, at least, where the number of updates is the algorithm's."""
@@ -133,7 +134,8 @@ class RLRun(TrainsPolicy):
         collected = self.source.collect(step, trainer, phases)
         for group in collected.sampled:
             context.send(GroupScored(step, group))
-        metrics = self._sampled(collected)
+        names = reward_names(collected.sampled, self.rewards)
+        metrics = self._sampled(collected, names)
         trained = 0
         if collected.kept:
             earlier = self.replay.draw(step) if self.replay else []
@@ -142,7 +144,7 @@ class RLRun(TrainsPolicy):
             ]
             batch = token_batch(groups)
             with phases("score"):
-                earned = self._feedback(groups, batch)
+                earned = self._feedback(groups, batch, names)
                 prepared, found = self.updater.prepare(batch, earned)
             context.send(BatchPrepared(step, batch.sequences, batch.tokens, tuple(groups), prepared.advantages.numpy()))
             with phases("update"):
@@ -173,8 +175,8 @@ class RLRun(TrainsPolicy):
         own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
         return own or self.source.episodes.sampling.max_new_tokens
 
-    def _sampled(self, collected: Collected) -> dict[str, float]:
-        metrics = sampled_metrics(collected.sampled, reward_names(collected.sampled, self.rewards))
+    def _sampled(self, collected: Collected, names: Sequence[str]) -> dict[str, float]:
+        metrics = sampled_metrics(collected.sampled, names)
         sampling = self.source.episodes.sampling
         if self.config.rollout.temperature_end is not None:
             metrics["sampling/temperature"] = sampling.temperature
@@ -186,8 +188,8 @@ class RLRun(TrainsPolicy):
             "groups/dropped": float(len(collected.sampled) - len(collected.kept)),
         }
 
-    def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch) -> Any:
-        named = [*reward_names(groups, self.rewards)] if self.algorithm.needs_named_rewards else []
+    def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch, names: Sequence[str]) -> Feedback:
+        named = names if self.algorithm.needs_named_rewards else ()
         default = None if needs_rewards(self.algorithm) else 0.0
         return feedback(groups, batch.layout, names=named, default=default)
 
@@ -253,7 +255,7 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     return {"rewards/shaping/mean": sum(given) / len(given)} if given else {}
 
 
-def _log_columns(prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
+def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]:
     """What an update made of each token, with its advantage, value and return, and the adjusted reward of its episode."""
     feedback, layout = prepared.feedback, prepared.feedback.layout
     adjusted = feedback.adjusted_rewards
