@@ -165,7 +165,7 @@ def _row(name: str, before: float, after: float, around_before: str = "", around
     fraction = _is_fraction(name)
     change = f"{100 * (after - before):+.1f} points" if fraction else f"{after - before:+.4g}"
     label = _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize())
-    show = _percent if fraction else _number
+    show = _percent if fraction else _number_text
     return {
         "label": label,
         "before": show(before),
@@ -181,7 +181,7 @@ def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts = []
     for key, value in (summary or {}).items():
         if _is_number(value) and not key.endswith(("_before", "_after")):
-            text = _percent(value) if _is_fraction(key) else _number(value)
+            text = _percent(value) if _is_fraction(key) else _number_text(value)
             facts.append((key.replace("_", " "), text))
     stopped = (summary or {}).get("stopped")
     return facts + ([("stopped early", str(stopped))] if stopped else [])
@@ -199,7 +199,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 

@@ -121,7 +121,7 @@ class Control:
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
             raise InputError(f"{name!r} was logged in this step by {self._requests.by[name]}", hint="take another name")
-        self._requests.logged[name] = _number(f"metric {name!r}", value)
+        self._requests.logged[name] = _checked_number(f"metric {name!r}", value)
         self._requests.by[name] = self._asking
 
     def stop(self, reason: str) -> None:
@@ -141,7 +141,7 @@ class Control:
 
     def _change_rate(self, verb: str, value: float) -> None:
         self._check_open(f"{verb}_learning_rate")
-        number = _number(f"{verb}_learning_rate", value)
+        number = _checked_number(f"{verb}_learning_rate", value)
         if not (math.isfinite(number) and number > 0):
             raise InputError(f"{verb}_learning_rate takes a finite number above 0, not {value!r}")
         self._requests.rates.append((verb, number))
@@ -194,7 +194,7 @@ def has_state(callback: Callback) -> bool:
     return type(callback).state_dict is not Callback.state_dict
 
 
-def _number(what: str, value: Any) -> float:
+def _checked_number(what: str, value: Any) -> float:
     if not isinstance(value, bool | str | bytes):
         try:
             return float(value)

@@ -15,7 +15,7 @@ from reinlm.composition import MixedOutcomes, shaped, with_first_reward
 from reinlm.composition.filters import SUM
 from reinlm.data import Examples, RowOrder
 from reinlm.errors import InputError, unknown
-from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
+from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepReport, Updated
 from reinlm.models import Policy, TokenModel
 from reinlm.objectives import Feedback
 from reinlm.records import ScoredGroup, Task
@@ -126,7 +126,7 @@ class RLRun(TrainsPolicy):
 
     # ------------------------------------------------------------------------------------------ a step
 
-    def step(self, step: int, context: StepContext) -> StepResult:
+    def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
         self.engine.update(None, self.state.updates)
         self._set_sampling(step)
@@ -161,7 +161,7 @@ class RLRun(TrainsPolicy):
         else:
             self._log(step, context, collected.sampled, {})
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
-        return StepResult(metrics, stop=collected.nothing_left)
+        return StepReport(metrics, stop=collected.nothing_left)
 
     def _set_sampling(self, step: int) -> None:
         """Sample as the schedules say at this step."""
