@@ -226,7 +226,7 @@ def test_a_chart_reads_unit_meaning_and_bounds_from_the_declaration_of_its_metri
     info = METRICS["completions/clipped_ratio"]
     assert (chart["title"], chart["unit"]) == ("Answers cut off", info.unit)
     assert chart["meaning"].lower() == f"{info.meaning}.".lower()
-    assert chart["healthy"].lower() == f"{info.healthy}. {info.bad}.".lower()
+    assert (chart["healthy"], chart["unhealthy"]) == (f"{info.healthy}.", f"{info.bad}.")
     assert chart["curves"][0]["healthy"] == [0.1]
 
 

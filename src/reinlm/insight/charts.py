@@ -281,7 +281,8 @@ def _figure(
         "title": chart.title,
         "unit": info.unit if chart.unit is None else chart.unit,
         "meaning": _sentence(info.meaning) if chart.meaning is None else chart.meaning,
-        "healthy": _advice(info) if chart.healthy is None else chart.healthy,
+        "healthy": _ended(info.healthy) if chart.healthy is None else chart.healthy,
+        "unhealthy": _ended(info.bad) if chart.healthy is None else "",
         "form": chart.form,
         "smooth": chart.smooth,
         "curves": curves,
@@ -290,13 +291,12 @@ def _figure(
     }
 
 
-def _advice(info: Metric) -> str:
-    """What is healthy, then what a bad value means."""
-    return " ".join(text for text in (f"{info.healthy}." if info.healthy else "", _sentence(info.bad)) if text)
-
-
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    return _ended(text[:1].upper() + text[1:])
+
+
+def _ended(text: str) -> str:
+    return f"{text}." if text else ""
 
 
 def _other(records: Records, name: str, metrics: Mapping[str, Metric]) -> dict[str, Any]:
