@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from reinlm.loop import metrics as metrics  # importing the loop declares its metrics
 from reinlm.loop.callbacks import Callback, Control, check_callbacks
 from reinlm.loop.early_stopping import EarlyStopping
 from reinlm.loop.events import (
