@@ -396,7 +396,7 @@ def test_failures_are_counted_and_a_step_without_any_reward_stops() -> None:
     rewards = Rewards(lambda task, rollout: "fail" if task.columns["place"] else 1.0)
     assert source(rewards).collect(1).failures == 6
     for nothing in (Rewards(lambda task, rollout: None), None):
-        with pytest.raises(RunError, match="step 5: not one of 8 answers got a reward"):
+        with pytest.raises(RunError, match="step 5: none of 8 episodes has a reward"):
             source(nothing).collect(5)
     graded = source(None, episodes(environment=Graded)).collect(1)
     assert {value for group in graded.kept for value in group.returns} == {0.0, 1.0, None}

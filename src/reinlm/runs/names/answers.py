@@ -68,6 +68,28 @@ SECTION = Section(
             bad="look at the `end` of their rows in `rollouts/`",
         ),
         MetricInfo(
+            "episodes/unrewarded",
+            "samples",
+            "episodes without any reward; they are in no statistic and no loss (only where there are some)",
+            healthy="0",
+            healthy_range=(0.0, 0.0),
+            bad="many: what is learned comes from the episodes that ended in time; see the reasons",
+        ),
+        MetricInfo(
+            "episodes/unrewarded/{reason}",
+            "samples",
+            (
+                "episodes without any reward by reason: truncated by `length`, `context`, `turns`, `time` or by the "
+                "`environment` itself, ended by an `error`, or `finished` without one"
+            ),
+            healthy="0",
+            healthy_range=(0.0, 0.0),
+            bad=(
+                "`length`, `context`, `turns`, `time`: raise the limit, or give rewards before the end; `finished`: the "
+                "environment or a reward function gives None or fails"
+            ),
+        ),
+        MetricInfo(
             "sampling/temperature",
             "none",
             "temperature of this step's samples (only where the recipe schedules it)",

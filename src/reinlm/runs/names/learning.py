@@ -78,6 +78,14 @@ SECTION = Section(
             bad="as `rewards/failed`",
         ),
         MetricInfo(
+            "eval/{set}/unrewarded",
+            "samples",
+            "held-out answers without any reward, which `accuracy` leaves out (only where there are some)",
+            healthy="0",
+            healthy_range=(0.0, 0.0),
+            bad="`accuracy` is that of the episodes that ended in time: raise the limits",
+        ),
+        MetricInfo(
             "eval/{set}/loss",
             "nats per token",
             "cross-entropy of held-out demonstrations",
