@@ -33,9 +33,16 @@ PARTS: dict[str, dict[str, type[Config]]] = {}
 
 
 def part(kind: str, name: str) -> Callable[[_ConfigClass], _ConfigClass]:
-    """Register a configuration class as the part `name` of its kind. Raises ValueError for a name in use."""
+    """Register a configuration class as the part `name` of its kind.
+
+    Raises:
+        TypeError: what is decorated is no class that derives from `Config`.
+        ValueError: the name is in use.
+    """
 
     def register(config: _ConfigClass) -> _ConfigClass:
+        if not (isinstance(config, type) and issubclass(config, Config)):
+            raise TypeError(f"{kind} {name!r}: {config!r} is no class that derives from reinlm.config.Config")
         known = PARTS.setdefault(kind, {})
         if name in known and known[name].__qualname__ != config.__qualname__:
             raise ValueError(f"{kind} {name!r} is registered twice")
@@ -63,6 +70,16 @@ def read_part(kind: str, spec: Any) -> Config:
         return build(known[name], values or {})
     except InputError as error:
         raise InputError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+
+
+def builder(kind: str, config: Config) -> Callable[..., Any]:
+    """What makes the part: its `build`. Raises InputError where its configuration class has none."""
+    build_part = getattr(config, "build", None)
+    if not callable(build_part):
+        name = name_of_part(kind, config)
+        raise InputError(f"{kind} {name}: {type(config).__name__} has no method 'build'", hint="it makes the part")
+    made: Callable[..., Any] = build_part
+    return made
 
 
 def name_of_part(kind: str, config: Config) -> str:

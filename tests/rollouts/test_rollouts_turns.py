@@ -65,6 +65,9 @@ class Tools:
         self.closed += 1
 
 
+BREAKS = f"{__file__}:{Tools.step.__code__.co_firstlineno + 4}"
+"""Where an environment of this class that fails does so."""
+
 SCRIPT = {"e": "x1", "e/1": "y", "e/2": "zzz"}
 
 
@@ -113,7 +116,7 @@ EPISODES = {
         {"on_environment_error": "skip"},
         FIRST,
         [("called", 0.5, 2), ("cost", -0.25, 2)],
-        (False, False, "environment Tools, task data[0]: step raised ValueError: the tool broke"),
+        (False, False, f"environment Tools, task data[0]: step raised ValueError: the tool broke ({BREAKS})"),
     ),
 }  # fmt: skip
 
@@ -364,7 +367,7 @@ def test_the_samplers_logprobs_are_the_models_over_all_turns(characters: PreTrai
     rollouts = [rollout for group in found.groups for rollout in group.group.rollouts]
     assert [rollout.reason for rollout in rollouts] == [
         "environment",
-        "environment Tools, task data[0]: step raised ValueError: the tool broke",
+        f"environment Tools, task data[0]: step raised ValueError: the tool broke ({BREAKS})",
         "context",
         "context",
     ]

@@ -29,14 +29,18 @@ def group(*reasons: str, rewarded: int = 0) -> ScoredGroup:
     """An episode for each reason; the last `rewarded` of them earned 0, which is a reward."""
     rollouts = tuple(Rollout(TASK, (), "", *ENDS[reason]) for reason in reasons)
     without = len(rollouts) - rewarded
-    return ScoredGroup(
-        RolloutGroup(TASK, rollouts), ((),) * without + ((RewardEvent("maze", 0.0),),) * rewarded
-    )
+    return ScoredGroup(RolloutGroup(TASK, rollouts), ((),) * without + ((RewardEvent("maze", 0.0),),) * rewarded)
 
 
 def test_episodes_without_a_reward_are_counted_by_reason() -> None:
     assert unrewarded([group(*ENDS), group("turns", "length", "turns", rewarded=1)]) == {
-        **{"length": 2, "context": 1, "turns": 2, "time": 1, "error": 1, "environment": 1, "finished": 1}
+        "length": 2,
+        "context": 1,
+        "turns": 2,
+        "time": 1,
+        "error": 1,
+        "environment": 1,
+        "finished": 1,
     }
     assert unrewarded([group("length", "finished", rewarded=2)]) == {}
 
@@ -92,7 +96,9 @@ def test_a_run_counts_such_episodes_and_says_the_reasons_once(
     assert first["episodes/unrewarded"] == cut + 1.0
     assert "episodes/unrewarded" not in second
     said = capsys.readouterr().err
-    expected = f"no reward for some episodes (truncated by length {cut:.0f}, ended by an error 1): raise rollout.max_new"
+    expected = (
+        f"no reward for some episodes (truncated by length {cut:.0f}, ended by an error 1): raise rollout.max_new"
+    )
     assert said.count("no reward for some episodes") == said.count(expected) == 1
     assert said.count("1 episodes ended by an error, the first: environment LastPays, task") == 1
     assert "reset raised ValueError: no board" in said

@@ -9,11 +9,11 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
-from reinlm.errors import InputError, RunError, error_line
+from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
 from reinlm.rewards.builtin import Builtin
-from reinlm.rewards.functions import ALWAYS, Parameters, file_of, invoke
+from reinlm.rewards.functions import ALWAYS, Parameters, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
 from reinlm.sandbox.lanes import Lane

@@ -113,12 +113,6 @@ def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     return _await(result) if inspect.isawaitable(result) else result
 
 
-def file_of(function: Callable[..., Any]) -> str | None:
-    """The file that defines `function`, for error messages."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return code.co_filename if code is not None else None
-
-
 def _await(awaitable: Awaitable[Any]) -> Any:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor

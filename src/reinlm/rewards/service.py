@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reinlm.errors import InputError, error_line
-from reinlm.rewards.functions import Source, file_of, invoke, load, parameters_of
+from reinlm.errors import InputError, error_line, file_of
+from reinlm.rewards.functions import Source, invoke, load, parameters_of
 from reinlm.rewards.values import Failure, TrainerState, read_result, write_entries
 
 _functions: dict[int, Callable[..., Any]] = {}
