@@ -211,6 +211,26 @@ def test_an_event_loop_goes_on_after_an_error_and_leaves_no_task_behind() -> Non
     assert len(left) == 3
 
 
+def test_names_of_requests_are_unequal_whatever_tasks_are_called() -> None:
+    class Twice(Question):
+        def __init__(self) -> None:
+            self.asked = False
+
+        async def step(self, action: Action) -> StepResult:
+            first, self.asked = not self.asked, True
+            return StepResult("b") if first else StepResult(terminated=True)
+
+    sampler = engine()
+    seen = submitted(sampler)
+    ids = ["a", "a/0", "a%2F0", "a/0/1", "data/train.jsonl:7", "0"]
+    tasks = [Task(name, "bcd") for name in ids]
+    sampling = replace(SAMPLING, max_new_tokens=24, stop_token_ids=(EOS, *range(2, 30)))
+    found = gather(episodes(engine=sampler, environment=Twice, sampling=sampling), tasks=tasks, tag="1/0/0")
+    assert {rollout.turns for scored in found.groups for rollout in scored.group.rollouts} == {2}
+    assert len(set(seen)) == len(seen) == 2 * 3 * len(ids)
+    assert {"1/0/0/a/0/1", "1/0/0/a%2F0/1", "1/0/0/a%252F0/1", "1/0/0/data/train.jsonl:7/2/1", "1/0/0/0/0"} <= set(seen)
+
+
 def test_a_prompt_that_does_not_fit_is_named_and_nothing_stays_queued() -> None:
     how = episodes()
     long = Task("train.jsonl:9", "a" * 78)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 
@@ -91,7 +93,7 @@ def sample_groups(
 ) -> Sampled:
     """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
 
-    Sample k of a task is the request `TAG/TASK/k`, and its noise depends on (seed, tag, task, k, turn) alone. A group is
+    Sample k of a task is the request `TAG/TASK/k` (`escaped`), its turn j ≥ 1 `TAG/TASK/k/j`, and its noise depends on (seed, tag, task, k, turn) alone. A group is
     scored as soon as it is finished, while others are sampled, and `rewards` is called in the order of the tasks. What
     an episode earned is first what its environment gave, then what reward functions gave; nothing where a reward
     failed on it, or its environment did.
@@ -167,7 +169,7 @@ async def _sample(
                 _group(
                     episodes,
                     task,
-                    f"{tag}/{task.id}",
+                    f"{tag}/{escaped(task.id)}",
                     wave.seats[group_size * number : group_size * (number + 1)],
                     one_ended,
                 )
@@ -235,6 +237,14 @@ def _made(make: MakeEnvironment, task: Task) -> Environment:
     except TypeError as error:
         raise InputError(f"environment {name}: {error}") from error
     return environment
+
+
+def escaped(task_id: str) -> str:
+    """A task's id as a part of request names, such that no two names are equal: turn 1 of sample 0 of `a` is not sample 1 of `a/0`.
+
+    An id that ends in a slash and digits, or has a percent sign, is percent-encoded; every other id stays as it is.
+    """
+    return quote(task_id, safe="") if "%" in task_id or re.search(r"/\d+$", task_id) else task_id
 
 
 def _check(tasks: Sequence[Task], group_size: int) -> None:

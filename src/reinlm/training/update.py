@@ -15,6 +15,7 @@ from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
 from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
+from reinlm.records import UNKNOWN_VERSION
 from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors
 from reinlm.training.critic import Critic
@@ -157,15 +158,18 @@ class Updater:
         return prepared, _describe(prepared) | self._staleness(batch)
 
     def _stale(self, batch: TokenBatch) -> Tensor:
-        """[N] which tokens an earlier version of the policy chose."""
+        """[N] which tokens an earlier version of the policy chose; none whose version is unknown."""
         version = batch.columns.get("version")
-        return torch.zeros(batch.tokens, dtype=torch.bool) if version is None else version < self.state.updates
+        if version is None:
+            return torch.zeros(batch.tokens, dtype=torch.bool)
+        return (version != UNKNOWN_VERSION) & (version < self.state.updates)
 
     def _staleness(self, batch: TokenBatch) -> dict[str, float]:
         version = batch.columns.get("version")
-        if version is None or not batch.tokens:
+        known = torch.zeros(0) if version is None else version[version != UNKNOWN_VERSION]
+        if not len(known):
             return {}
-        age = (self.state.updates - version).double()
+        age = (self.state.updates - known).double()
         return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
     def _directions(self, *anchors: str) -> dict[str, Any]:
