@@ -107,6 +107,10 @@ def _one_pair(kind: str, spec: Any) -> tuple[str, Any]:
 # ---------------------------------------------------------------------------------------------------- users' own files
 
 
+IMPORTED = "reinlm_imports_"
+"""What the names of modules begin with that are imported from users' files."""
+
+
 def load_imports(places: Iterable[str]) -> list[ModuleType]:
     """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
 
@@ -125,7 +129,7 @@ def _load(place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"imports: no such file: {place}", hint=f"looked for {path}")
-    name = f"reinlm_imports_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{IMPORTED}{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

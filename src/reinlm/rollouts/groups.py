@@ -93,10 +93,10 @@ def sample_groups(
 ) -> Sampled:
     """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
 
-    Sample k of a task is the request `TAG/TASK/k` (`escaped`), its turn j ≥ 1 `TAG/TASK/k/j`, and its noise depends on (seed, tag, task, k, turn) alone. A group is
-    scored as soon as it is finished, while others are sampled, and `rewards` is called in the order of the tasks. What
-    an episode earned is first what its environment gave, then what reward functions gave; nothing where a reward
-    failed on it, or its environment did.
+    Sample k of a task is the request `TAG/TASK/k`, turn j ≥ 1 of it `TAG/TASK/k/j`, with the id of the task as `escaped`
+    gives it; its noise depends on (seed, tag, task, k, turn) alone. A group is scored as soon as it is finished, while
+    others are sampled, and `rewards` is called in the order of the tasks. What an episode earned is first what its
+    environment gave, then what reward functions gave; nothing where a reward failed on it, or its environment did.
 
     Args:
         tag: what the samples are for, such as "12/0/0": the same seed and tag give the same answers.
@@ -240,7 +240,7 @@ def _made(make: MakeEnvironment, task: Task) -> Environment:
 
 
 def escaped(task_id: str) -> str:
-    """A task's id as a part of request names, such that no two names are equal: turn 1 of sample 0 of `a` is not sample 1 of `a/0`.
+    """A task's id as a part of request names that keeps them unequal: turn 1 of sample 0 of `a` is not sample 1 of `a/0`.
 
     An id that ends in a slash and digits, or has a percent sign, is percent-encoded; every other id stays as it is.
     """
