@@ -35,7 +35,7 @@ class Calls:
     """The calls to one episode's environment; an async context manager that closes it.
 
     Each raises `EnvironmentFailed` for what the environment does wrong. `time_limit` is in seconds a call; None is no
-    limit. A thread that hangs is left behind, and does not keep the program from ending. An async method that does not
+    limit. A thread that hangs goes on running, and does not keep the program from ending. An async method that does not
     await anything cannot be interrupted.
     """
 

@@ -154,7 +154,7 @@ def _await(awaitable: Awaitable[Any]) -> Any:
 
 
 def _import_file(path: str) -> Any:
-    """Import a file by its path; what stands beside it can be imported from it, as in a script."""
+    """Import a file by its path; files of its folder can be imported from it, as in a script."""
     name = f"reinlm_reward_{Path(path).stem}"
     folder = str(Path(path).parent)
     if folder not in sys.path:

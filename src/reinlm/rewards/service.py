@@ -29,7 +29,7 @@ def call_function(key: int, arguments: dict[str, Any], state: list[Any] | None, 
     function = _functions[key]
     try:
         return write_entries(read_result(invoke(function, arguments), count))
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker lives on
+    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker goes on
         return write_entries(Failure(f"raised {error_line(error, file_of(function))}"))
 
 

@@ -45,7 +45,7 @@ class RewardConfig(Config):
     """What one call of a function of yours scores: the answers to one prompt, while others are still sampled, or those
     to all prompts of a step. Built-in rewards score each answer alone in either case."""
     on_reward_error: Literal["stop", "skip"] = "stop"
-    """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave
+    """When a function raises, overruns, ends its process or returns what is no list of finite numbers: stop the run, or leave
     the answers of that call (for a single bad value: that answer) out of training and count them."""
     workers: int = Field(default=2, ge=1)
     """Processes that check answers for `math` and `regex`. Each function of yours has one more, of its own."""

@@ -1,6 +1,6 @@
 """What an engine is: it turns requests into completions, many at once.
 
-A server or a cluster can stand behind it; the in-process engine of `hf_engine.py` is the default.
+It may be a client of a server or a cluster; the in-process engine of `hf_engine.py` is the default.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Source:
 
     A batch is filled in the order in which its groups were begun. What filters drop is sampled anew, from the tasks that
     come next, until `max_attempts` times as many groups were begun as a step wants. Sample k of a task is the request
-    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round stands in a later wave of it.
+    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round is sampled in its second wave.
 
     Args:
         episodes: engine, renderer, sampling and environment.
