@@ -116,7 +116,7 @@ class Reward:
             return Failure(error.text, error.hint)
 
     def _here(self, call: Call, worker: Worker | None) -> list[Entry] | Failure:
-        """Call the function in this process: with a limit in a thread, whose result can be ignored, but which cannot be stopped."""
+        """Call the function in this process: with a limit in a thread, which cannot be stopped, though its result is ignored."""
         assert self.function is not None
         if call.limit is None or worker is None:
             return _guarded(self.function, call)
