@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from loop_helpers import FakeTask, Recorder, Smoothed, logged, loop, rl, sft
 import reinlm
 from reinlm.loop import Callback, Control, EarlyStopping
 from reinlm.loop.early_stopping import Best
-from reinlm.runs import load_state
+from reinlm.runs import METRICS, load_state
+from reinlm.runs.declarations import describe, read_metrics_info
 
 
 class Asks(Callback):
@@ -47,6 +49,15 @@ def test_a_callback_logs_a_metric_of_its_own_through_the_public_api(tmp_path: Pa
         records = logged(tmp_path / name)
         assert [record["mine/loss"] for record in records] == [2 * record["loss"] for record in records]
         assert len(records) == steps
+
+
+def test_a_declared_metric_of_ones_own_may_be_logged_and_is_described_in_the_folder(tmp_path: Path) -> None:
+    (own,) = reinlm.declare_metrics(reinlm.Metric("mine/{name}/gap", "nats", "distance to the best answer"))
+    run(tmp_path, Asks(lambda c: c.log("mine/math/gap", 0.5)))
+    del METRICS[own.name]
+    carried = read_metrics_info(tmp_path / "run")
+    assert describe("mine/math/gap", carried) == own
+    assert {"loss", "step_time"} <= set(carried)
 
 
 def test_a_metric_logged_at_any_moment_of_a_step_is_in_its_record(tmp_path: Path) -> None:
@@ -91,8 +102,7 @@ def test_one_name_is_logged_once_a_step_and_never_beside_the_run_s_own(tmp_path:
     class Own(FakeTask):
         def step(self, *args: Any) -> Any:
             result = super().step(*args)
-            result.metrics["undocumented"] = 1.0
-            return result
+            return replace(result, metrics={**result.metrics, "undocumented": 1.0})
 
     with pytest.raises(reinlm.RunError, match="callback Asks logged 'undocumented', which the run logs itself"):
         run(tmp_path / "b", Asks(lambda c: c.log("undocumented", 2)), task=Own())
@@ -215,7 +225,7 @@ def test_a_changed_rate_counts_from_the_next_step_on_and_survives_a_resume(tmp_p
 
 
 def test_scaling_leaves_the_schedule_underneath(tmp_path: Path) -> None:
-    settings = {"training": {"steps": 5}, "optimizer": {"learning_rate": 5e-3, "schedule": "cosine"}}
+    settings: dict[str, Any] = {"training": {"steps": 5}, "optimizer": {"learning_rate": 5e-3, "schedule": "cosine"}}
     sft(tmp_path / "plain", **settings)
     sft(tmp_path / "scaled", [Asks(lambda c: c.scale_learning_rate(0.5), step=2)], **settings)
     plain, scaled = ([r["learning_rate"] for r in logged(tmp_path / name)] for name in ("plain", "scaled"))
@@ -281,7 +291,7 @@ def test_a_state_that_cannot_be_stored_ends_the_run_by_name(tmp_path: Path) -> N
 @pytest.mark.parametrize("handler", ["on_step_started", "on_updated", "on_step_ended", "on_logged", "on_saved"])
 def test_a_callback_that_raises_is_named_and_its_step_is_saved(handler: str, tmp_path: Path) -> None:
     task, others = FakeTask(), Recorder()
-    failing = Asks(lambda control: {}["missing"], handler, step=2)
+    failing = Asks(lambda control: dict[str, Any]()["missing"], handler, step=2)
     step = Asks(lambda control: control.log("mine/after", 1), step=2)
     every = 2 if handler == "on_saved" else 50
     with pytest.raises(reinlm.RunError) as raised:
