@@ -415,7 +415,7 @@ def test_a_kl_in_the_loss_charges_nothing():
 def test_the_states_coefficient_charges():
     chosen = algorithm("rloo")
     charged = chosen.charge(feedback(), AlgorithmState(kl_coefficients=(2.0,)), d([0.0] * 3), d([-1.0, 0.0, 0.0]))
-    assert charged.adjusted_rewards.tolist() == [-1.0, 0.0]
+    assert charged.effective_rewards.tolist() == [-1.0, 0.0]
     assert charged.rewards.tolist() == [1.0, 0.0]
 
 
