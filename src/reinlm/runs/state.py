@@ -148,11 +148,23 @@ def write_state(folder: Path, state: Mapping[str, Any], name: str = "trainer_sta
     save_file(tensors, folder / f"{name}.safetensors")
 
 
+def check_tensors(file: Path) -> None:
+    """Read the header of a safetensors file. Raises ValueError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
 def read_state(folder: Path, name: str = "trainer_state") -> dict[str, Any]:
-    """The state that `write_state` wrote, tensors on the CPU."""
+    """The state that `write_state` wrote, tensors on the CPU. Raises ValueError or LookupError for damaged files."""
     from safetensors.torch import load_file
 
     tree = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    check_tensors(folder / f"{name}.safetensors")
     return dict(unpack_state(tree, load_file(folder / f"{name}.safetensors")))
 
 
