@@ -75,6 +75,7 @@ class Control:
     """The run that the loop drives: an agent, up to so many steps or episodes."""
 
     kind = "classical"
+    version = None
 
     def __init__(self, agent: Agent, config: ClassicalConfig) -> None:
         self.agent = self.policy = agent
@@ -171,7 +172,7 @@ def _one_seed(
     path = folder / "seeds" / str(seed)
     agent = _agent(config, seed)
     done = path / "summary.json"
-    if done.is_file():
+    if done.is_file() and "greedy_return" in json.loads(done.read_text(encoding="utf-8")):
         newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
         if newest is not None:
             load_state(newest)  # refuses a checkpoint of another version

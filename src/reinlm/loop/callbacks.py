@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from reinlm.errors import InputError
+from reinlm.errors import InputError, nearest
 from reinlm.loop.events import (
     BatchPrepared,
     Evaluated,
@@ -24,6 +25,15 @@ from reinlm.loop.events import (
 )
 from reinlm.runs.names import describe, is_clock
 
+HANDLERS = {
+    event.handler: ("event", "control")
+    for event in (
+        *(RunStarted, StepStarted, GroupScored, BatchPrepared, Updated),
+        *(Evaluated, StepEnded, Logged, Saved, RunEnded),
+    )
+}
+"""The methods that receive events, and what they are called with."""
+
 _NAME = re.compile(r"[\w./@%()=-]+")
 
 
@@ -34,6 +44,8 @@ class Callback:
     record and checkpoint are written. A callback with state overrides `state_dict` and `load_state_dict`; the state is in
     every checkpoint, so a run that is killed and resumed goes on as if nothing had happened. State that changes in `on_logged`
     or `on_saved` is in the next checkpoint only.
+
+    Methods whose names begin with `on_` are handlers: one that no event has is refused, as are async ones.
 
     A callback that raises ends the run with a `RunError` that names it, after the step was finished without it and saved.
 
@@ -111,6 +123,8 @@ class Control:
     def log(self, name: str, value: float) -> None:
         """Put a metric of one's own into the step's record, beside the library's.
 
+        A value is a number, or a tensor or an array of one element. NaN and infinities are logged; metrics.jsonl has null there.
+
         Raises:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
         """
@@ -167,7 +181,8 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks as a tuple.
 
     Raises:
-        InputError: for what is no callback, or for two with state under one name.
+        InputError: for what is no callback, for a handler that no event has, that is async or does not take (event, control),
+            or for two with state under one name.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
@@ -179,6 +194,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 f"callbacks: {callback!r} is a {type(callback).__name__}, not a Callback",
                 hint="derive its class from reinlm.Callback",
             )
+        _check_methods(callback)
     names = [callback.name for callback in callbacks if has_state(callback)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -189,15 +205,38 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+def _check_methods(callback: Callback) -> None:
+    """Refuse handlers that would never be called, or could not be."""
+    given, name = {method for method in dir(callback) if method.startswith("on_")}, type(callback).__name__
+    for method in sorted(given - HANDLERS.keys()):
+        near = nearest(method, HANDLERS)
+        raise InputError(
+            f"callback {name} has a method {method}, and no event has this name",
+            hint=(f"did you mean {near}? " if near else "") + f"Handlers: {', '.join(HANDLERS)}",
+        )
+    for method, arguments in {**HANDLERS, "state_dict": (), "load_state_dict": ("state",)}.items():
+        function = getattr(callback, method)
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise InputError(f"callback {name}: {method} is async, and handlers are called", hint="write def, not async def")
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            taken = f"({', '.join(('self', *arguments))})"
+            raise InputError(f"callback {name}: {method} cannot be called with {taken}: {error}") from None
+        except ValueError:  # a builtin, which tells no signature
+            continue
+
+
 def has_state(callback: Callback) -> bool:
     """Whether its class keeps something in checkpoints."""
     return type(callback).state_dict is not Callback.state_dict
 
 
 def _number(what: str, value: Any) -> float:
+    """A number, or a tensor or an array of one element, as a float."""
     if not isinstance(value, bool | str | bytes):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for several elements
             pass
     raise InputError(f"{what} must be a number, not {value!r}")

@@ -59,6 +59,8 @@ class Delivery:
                     state = callback.state_dict()
                 except Exception as error:
                     raise _failure(callback, "state_dict", error) from error
+                if not isinstance(state, dict):
+                    raise RunError(f"callback {type(callback).__name__} returned a state_dict: {state!r} is no dict")
                 try:
                     pack_state(state)
                 except TypeError as error:

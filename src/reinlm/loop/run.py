@@ -63,6 +63,10 @@ class Run(Protocol):
     @property
     def total_steps(self) -> int: ...
 
+    @property
+    def version(self) -> int | None:
+        """Optimizer steps made so far: while it stays the same, so do the weights. None where nothing counts them."""
+
     def step(self, step: int, context: StepContext) -> StepResult:
         """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
 

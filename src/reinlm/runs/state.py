@@ -135,6 +135,12 @@ _UNPACK: dict[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
 }
 
 
+def copy_state(tree: Any) -> Any:
+    """A copy that shares no memory with what `pack_state` takes; tensors without gradient, on the CPU."""
+    packed, tensors = pack_state(tree)
+    return unpack_state(packed, {name: tensor.clone() for name, tensor in tensors.items()})
+
+
 def _tag(kind: str, value: Any) -> dict[str, Any]:
     return {"$": kind, "v": value}
 

@@ -118,6 +118,12 @@ class RLRun(TrainsPolicy):
         return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors, text=text)
 
     @property
+    def version(self) -> int:
+        """Optimizer steps made, of policy and critic."""
+        critic = self.updater.critic
+        return self.updater.learner.version + (critic.learner.version if critic else 0)
+
+    @property
     def state(self) -> AlgorithmState:
         """What moves while the algorithm runs."""
         return self.updater.state
