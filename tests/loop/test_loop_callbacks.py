@@ -303,10 +303,15 @@ def test_a_callback_that_raises_is_named_and_its_step_is_saved(handler: str, tmp
 def test_a_failed_callback_hears_of_the_end_alone(tmp_path: Path) -> None:
     class Fails(Recorder):
         def __getattribute__(self, name: str) -> Any:
-            if name == "on_updated":
-                super().__getattribute__(name)(None, None)
+            kept = super().__getattribute__(name)
+            if name != "on_updated":
+                return kept
+
+            def fails(event: Any, control: Any) -> None:
+                kept(event, control)
                 raise AttributeError("wrong")
-            return super().__getattribute__(name)
+
+            return fails
 
     fails = Fails()
     with pytest.raises(reinlm.RunError, match="AttributeError: wrong"):

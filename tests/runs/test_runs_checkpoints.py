@@ -106,9 +106,7 @@ def test_a_failed_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path) -> N
         (lambda path: (path / "checkpoint.json").write_text('{"ver'), "it has no readable checkpoint.json"),
         (lambda path: (path / "checkpoint.json").write_text("[]"), "it has no readable checkpoint.json"),
         (
-            lambda path: (path / "trainer_state.json").write_bytes(
-                b"?" * (path / "trainer_state.json").stat().st_size
-            ),
+            lambda path: (path / "trainer_state.json").write_bytes(b"?" * (path / "trainer_state.json").stat().st_size),
             "trainer_state.json is damaged",
         ),
     ],

@@ -142,7 +142,7 @@ class Control:
         """End the run after this step, with an evaluation and a checkpoint. The first reason given counts."""
         self._check_open("stop")
         if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"stop needs a reason to tell, not {reason!r}")
+            raise InputError(f"stop needs a reason, not {reason!r}")
         self._requests.stop = self._requests.stop or reason
 
     def set_learning_rate(self, value: float) -> None:
@@ -217,7 +217,9 @@ def _check_methods(callback: Callback) -> None:
     for method, arguments in {**HANDLERS, "state_dict": (), "load_state_dict": ("state",)}.items():
         function = getattr(callback, method)
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise InputError(f"callback {name}: {method} is async, and handlers are called", hint="write def, not async def")
+            raise InputError(
+                f"callback {name}: {method} is async, and handlers are called", hint="write def, not async def"
+            )
         try:
             inspect.signature(function).bind(*arguments)
         except TypeError as error:

@@ -392,7 +392,9 @@ class Loop:
                 raise
             except KeyboardInterrupt:
                 written = self._last_checkpoint != NO_CHECKPOINT
-                kept = f"the newest checkpoint is {self._last_checkpoint}" if written else "no checkpoint was written yet"
+                kept = (
+                    f"the newest checkpoint is {self._last_checkpoint}" if written else "no checkpoint was written yet"
+                )
                 message = f"interrupted at once; {kept}; go on with {self._how_to_resume()}"
                 interrupted = Interrupted(message, self._interrupts.asked or signal.SIGINT)
                 self._end("interrupted", message, interrupted)

@@ -88,7 +88,8 @@ class RLRun(TrainsPolicy):
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
         )
-        self.replay = Replay(settings.replay, config.seed) if settings.replay else None
+        updates = self.updates.passes * self.updates.minibatches
+        self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
         self.tokens = 0
 
     def _updater(self, examples: Examples | None) -> Updater:
@@ -141,7 +142,7 @@ class RLRun(TrainsPolicy):
         metrics = self._sampled(collected)
         trained = 0
         if collected.kept:
-            earlier = self.replay.draw(step) if self.replay else []
+            earlier = self.replay.draw(step, self.state.updates) if self.replay else []
             groups = [
                 shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
             ]
@@ -159,7 +160,7 @@ class RLRun(TrainsPolicy):
             trained = int(batch.layout.expand(prepared.trained, "episode").sum())
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
-                self.replay.add(step, collected.kept)
+                self.replay.add(collected.kept)
             self._log(step, context, groups, _log_columns(earned.rewards, prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})
