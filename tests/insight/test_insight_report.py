@@ -13,6 +13,7 @@ from insight_runs import HOSTILE, group, make_quickstart, make_run, sample
 from reinlm.errors import InputError
 from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
 from reinlm.insight.report import write_report
+from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import read_metrics
 from reinlm.runs.names import METRICS
 from reinlm.runs.schema import RolloutLog
@@ -195,6 +196,51 @@ def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> No
         ["only before", "x"],
     ]
     assert "environment" in rows[0]
+
+
+def sides(path: Path) -> list[str]:
+    return [text.strip() for text in re.findall(r'<p class="side">([^<]*)', page_without_scripts(path))]
+
+
+def test_answers_are_labelled_by_the_step_that_they_were_sampled_at(tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 3) as run:
+        log = RolloutLog(tmp_path)
+        log.write(1, [group("a", "x", 0.0)], {})
+        assert sides(write_report(tmp_path)) == ["sampled in step 1"]
+        log.write(2, [group("a", "y", 0.0)], {})
+        assert sides(write_report(tmp_path)) == ["sampled in step 1", "sampled in step 2"]
+        run.write_samples(before=[sample("a", "x", 0.0) | {"step": 0}], after=[sample("a", "y", 0.0) | {"step": 1000}])
+        assert sides(write_report(tmp_path)) == ["before training", "after step 1,000"]
+        run.write_samples(before=[sample("a", "x", 0.0)], after=[sample("a", "y", 0.0)])
+        assert sides(write_report(tmp_path)) == ["before", "after"]
+
+
+def test_notes_stand_above_the_sample_answers(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"model": "tiny"}
+    with RunFolder.create(tmp_path, kind="rl", config=config, command="x", notes=["every ratio is 1"]) as run:
+        run.write_samples(after=[sample("a", "y", 0.0)])
+    page = page_without_scripts(write_report(tmp_path))
+    assert page.count("every ratio is 1") == 1
+    assert page.index("every ratio is 1") < page.index('<section id="samples">')
+
+
+@pytest.mark.parametrize(
+    ("summary", "badge", "fact"),
+    [
+        ({"steps": 1}, 'good">finished', None),
+        ({"stopped": "patience"}, 'open">stopped early', ("stopped early", "patience")),
+        ({"ended": "stopped", "stopped": "x", "message": "x"}, 'open">stopped early', ("stopped early", "x")),
+        ({"ended": "interrupted", "message": "after step 2"}, 'open">interrupted', ("interrupted", "after step 2")),
+        ({"ended": "failed", "message": "gone <away>"}, 'bad">failed', ("failed", "gone &lt;away&gt;")),
+    ],
+)
+def test_a_report_says_how_the_run_ended_and_why(summary: Any, badge: str, fact: Any, tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 1) as run:
+        run.write_summary(summary)
+    page = page_without_scripts(write_report(tmp_path))
+    assert f'<span class="badge {badge}</span>' in page
+    facts = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    assert (fact in facts) if fact else not {"stopped early", "failed"} & {name for name, _ in facts}
 
 
 def test_an_episode_of_several_turns_reads_turn_by_turn(tmp_path: Path) -> None:
