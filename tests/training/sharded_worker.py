@@ -53,10 +53,10 @@ def groups(step: int) -> list[ScoredGroup]:
 def shard(model: TokenModel, ranks: int) -> None:
     """Every layer by itself, then the rest; gradients are summed over ranks, because weights come from the whole step."""
     mesh = init_device_mesh("cpu", (ranks,))
-    units = [m for m in model.modules() if type(m).__name__.endswith("DecoderLayer")]
+    units: list[Any] = [m for m in model.modules() if type(m).__name__.endswith("DecoderLayer")]
     for unit in [*units, model]:
         fully_shard(unit, mesh=mesh)
-        unit.set_gradient_divide_factor(1.0)  # type: ignore[attr-defined]
+        unit.set_gradient_divide_factor(1.0)
 
 
 class Watched(Learner):
