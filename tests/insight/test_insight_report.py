@@ -14,7 +14,7 @@ from reinlm.errors import InputError
 from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
 from reinlm.insight.report import write_report
 from reinlm.runs.folder import RunFolder
-from reinlm.runs.metrics import read_metrics
+from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.names import METRICS
 from reinlm.runs.schema import RolloutLog
 
@@ -352,3 +352,23 @@ def test_a_browser_draws_every_chart_and_runs_no_hostile_text(quickstart: Path) 
     raw = [record["grad_norm"] for record in records]
     assert smoothed[0] == unsmoothed[0] == raw
     assert smoothed[1][:2] == pytest.approx([raw[0], (0.6 * 0.4 * raw[0] + 0.4 * raw[1]) / 0.64])
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
+def test_the_axis_of_steps_has_whole_plain_numbers(tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
+    ticks = {}
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        for last in (2, 4000):
+            with RunFolder.create(tmp_path / str(last), kind="rl", config={}, command="x"):
+                log = MetricsLog(tmp_path / str(last))
+                log.append(1, {"entropy": 0.5})
+                log.append(last, {"entropy": 0.4})
+            page = browser.new_page()
+            page.goto(write_report(tmp_path / str(last)).as_uri())
+            page.wait_for_function("() => document.querySelector('.plot').dataset.drawn")
+            ticks[last] = {text for text in page.locator(".plot").first.locator(".xtick").all_text_contents() if text}
+        browser.close()
+    assert ticks[2] == {"1", "2"}
+    assert {"1,000", "4,000"} <= ticks[4000]

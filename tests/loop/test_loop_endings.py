@@ -40,6 +40,23 @@ def press(control: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+class Started(Callback):
+    """Its state is a list that it changes in place, also in a step that then raises."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step_started(self, event: Any, control: Any) -> None:
+        self.steps.append(event.step)
+        control.log("mine/started", len(self.steps))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.steps = state["steps"]
+
+
 down: set[str] = set()
 """What is out of reach."""
 
@@ -84,7 +101,7 @@ def test_a_reward_that_raises_leaves_the_steps_before_it_a_summary_and_a_report(
     options["reward"] = {"functions": failing, "time_limit": None}
     down.add("server")
     with pytest.raises(reinlm.RunError, match="gone away"):
-        rl(tmp_path / "run", [Smoothed(), seen], **options)
+        rl(tmp_path / "run", [Smoothed(), Started(), seen], **options)
     down.clear()
     assert seen.events[-1].reason == "failed"
     assert "reward 'failing' raised OSError" in seen.events[-1].message
@@ -96,8 +113,8 @@ def test_a_reward_that_raises_leaves_the_steps_before_it_a_summary_and_a_report(
     report = (tmp_path / "run" / "report.html").read_text()
     assert '<span class="badge bad">failed</span>' in report
     assert "gone away" in report
-    rl(tmp_path / "run", [Smoothed()], resume=True, **options)
-    rl(tmp_path / "whole", [Smoothed()], **options)
+    rl(tmp_path / "run", [Smoothed(), Started()], resume=True, **options)
+    rl(tmp_path / "whole", [Smoothed(), Started()], **options)
     assert logged(tmp_path / "run") == logged(tmp_path / "whole")
 
 
