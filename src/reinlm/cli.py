@@ -299,8 +299,8 @@ def algorithms(
     debug: Debug = False,
 ) -> None:
     """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
-    from reinlm.algorithms.document import page as write_page
-    from reinlm.algorithms.document import table, told
+    from reinlm.algorithms.ladder import page as write_page
+    from reinlm.algorithms.ladder import table, told
 
     if page and (name or as_json):
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
@@ -323,8 +323,8 @@ def metrics(
 ) -> None:
     """What a metric measures, what is healthy, and what a bad value means."""
     from reinlm.errors import unknown
-    from reinlm.runs.names import METRICS, describe
-    from reinlm.runs.names.page import page as write_page
+    from reinlm.metrics import METRICS, describe
+    from reinlm.metrics import page as write_page
 
     if page == (name is not None):
         raise InputError("metrics takes either a NAME or --page")
@@ -367,7 +367,7 @@ def _print_algorithm(item: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from reinlm.algorithms.document import COLUMNS, table
+    from reinlm.algorithms.ladder import COLUMNS, table
 
     console = Console(highlight=False)
 

@@ -19,7 +19,7 @@ from reinlm.classical.registry import find
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.config import Config
 from reinlm.errors import InputError
-from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
+from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
 from reinlm.loop.delivery import send_event
 from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.run import ALONE
@@ -82,10 +82,10 @@ class Control:
         self.config = config
         self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
 
-    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
+    def step(self, step: int, context: StepContext = ALONE) -> StepReport:
         metrics = self.agent.advance(step)
         context.send(Updated(step, metrics))
-        return StepResult(metrics)
+        return StepReport(metrics)
 
     def set_learning_rate(self, value: float) -> None:
         raise InputError("a classical run's learning rate is one of its algorithm's settings and stays as it is")

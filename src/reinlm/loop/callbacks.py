@@ -23,7 +23,7 @@ from reinlm.loop.events import (
     StepStarted,
     Updated,
 )
-from reinlm.runs.names import describe, is_clock
+from reinlm.runs.declarations import is_clock, is_library_name
 
 HANDLERS = {
     event.handler: ("event", "control")
@@ -124,6 +124,7 @@ class Control:
         """Put a metric of one's own into the step's record, beside the library's.
 
         A value is a number, or a tensor or an array of one element. NaN and infinities are logged; metrics.jsonl has null there.
+        `reinlm.declare_metrics` gives it a unit and a meaning, which the report shows.
 
         Raises:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
@@ -131,11 +132,11 @@ class Control:
         self._check_open("log")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
-        if name == "step" or name.startswith("eval/") or is_clock(name) or describe(name) is not None:
+        if name == "step" or name.startswith("eval/") or is_clock(name) or is_library_name(name):
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
             raise InputError(f"{name!r} was logged in this step by {self._requests.by[name]}", hint="take another name")
-        self._requests.logged[name] = _number(f"metric {name!r}", value)
+        self._requests.logged[name] = _checked_number(f"metric {name!r}", value)
         self._requests.by[name] = self._asking
 
     def stop(self, reason: str) -> None:
@@ -155,7 +156,7 @@ class Control:
 
     def _change_rate(self, verb: str, value: float) -> None:
         self._check_open(f"{verb}_learning_rate")
-        number = _number(f"{verb}_learning_rate", value)
+        number = _checked_number(f"{verb}_learning_rate", value)
         if not (math.isfinite(number) and number > 0):
             raise InputError(f"{verb}_learning_rate takes a finite number above 0, not {value!r}")
         self._requests.rates.append((verb, number))
@@ -234,7 +235,7 @@ def has_state(callback: Callback) -> bool:
     return type(callback).state_dict is not Callback.state_dict
 
 
-def _number(what: str, value: Any) -> float:
+def _checked_number(what: str, value: Any) -> float:
     """A number, or a tensor or an array of one element, as a float."""
     if not isinstance(value, bool | str | bytes):
         try:

@@ -38,11 +38,11 @@ ALONE = StepContext()
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepReport:
     """What a run reports of a step.
 
     Example:
-        StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
+        StepReport({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
     """
 
     metrics: Mapping[str, float]
@@ -67,7 +67,7 @@ class Run(Protocol):
     def version(self) -> int | None:
         """Optimizer steps made so far: while it stays the same, so do the weights. None where nothing counts them."""
 
-    def step(self, step: int, context: StepContext) -> StepResult:
+    def step(self, step: int, context: StepContext) -> StepReport:
         """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:

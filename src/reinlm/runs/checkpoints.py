@@ -158,7 +158,7 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is no checkpoint, one of another version, or one that cannot be read.
     """
-    path = resolve(path)
+    path = linked_folder(path)
     manifest = _manifest(path)
     if manifest is None:
         raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
@@ -174,13 +174,13 @@ def load_state(path: Path) -> dict[str, Any]:
 
 def load_step(path: Path) -> int:
     """The number of updates made when the checkpoint was written."""
-    manifest = _manifest(resolve(path))
+    manifest = _manifest(linked_folder(path))
     if manifest is None:
         raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
     return int(manifest["step"])
 
 
-def resolve(path: Path) -> Path:
+def linked_folder(path: Path) -> Path:
     """The folder meant by `checkpoints/last` where links could not be made and `last` is a file that names it."""
     path = Path(path)
     if path.name in ("last", "best") and path.is_file():

@@ -34,7 +34,7 @@ class RunFolder:
 
     config.yaml      the resolved configuration, secrets redacted; usable as a recipe
     run.json         schema version, kind, command, versions, when it was created and resumed
-    metrics.jsonl, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
+    metrics.jsonl, metrics_info.json, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
 
     Make one with `create`. It is a context manager: leaving it gives the folder's lock back, as `close` does and as happens
     where nothing refers to it any longer.
@@ -74,7 +74,7 @@ class RunFolder:
             raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
         _check_place(path)
         if resume:
-            _check_resume(path, kind, _plain(config), tuple(may_change))
+            _check_resume(path, kind, _storable(config), tuple(may_change))
         elif _contents(path):
             known = (path / RUN_FILE).is_file()
             if overwrite and not known:
@@ -116,7 +116,7 @@ class RunFolder:
             InputError: for a folder that exists, is no run folder, differs, is in use by another run, or whose checkpoints
                 cannot be read.
         """
-        path, config, may_change = Path(path), _plain(config), tuple(may_change)
+        path, config, may_change = Path(path), _storable(config), tuple(may_change)
         cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
         path.mkdir(parents=True, exist_ok=True)
         lock = _acquire(path)
@@ -270,7 +270,7 @@ def _describe(
     write_atomic(path / CONFIG_FILE, title + dump_yaml(config))
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def _storable(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as it is stored and compared: redacted, and nothing that YAML could not hold."""
 
     def plain(value: Any) -> Any:

@@ -437,12 +437,15 @@ def _counted(count: int, one: str, several: str | None = None) -> str:
 
 
 def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[str]:
-    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own."""
+    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own.
+
+    Of a gate from outside the library nothing is known: it may act where the ratio is 1.
+    """
     if updates > 1 or replay or algorithm.ratio.against == "rollout":
         return []
     found = []
     gate = type(algorithm.gate).__name__
-    if gate != "NoGate":
+    if gate != "NoGate" and type(algorithm.gate).__module__.startswith("reinlm."):
         found.append(
             f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
             "training.minibatches or training.passes makes more updates"
