@@ -43,8 +43,6 @@ class TokenBatch:
     """That each sequence was sampled at; None: 1 everywhere."""
     columns: Mapping[str, Shaped[Tensor, "tokens ..."]] = field(default_factory=dict)
     """Per-token columns over the scored tokens."""
-    input_columns: Mapping[str, Shaped[Tensor, "all_tokens ..."]] = field(default_factory=dict)
-    """Per-token columns over all tokens."""
 
     @classmethod
     def of(
@@ -97,7 +95,6 @@ class TokenBatch:
             layout=layout,
             temperature=None if self.temperature is None else self.temperature[sequences],
             columns={name: values[tokens] for name, values in self.columns.items()},
-            input_columns={name: values[inputs] for name, values in self.input_columns.items()},
         )
 
 
@@ -126,8 +123,7 @@ def token_batch(groups: Sequence[ScoredGroup]) -> TokenBatch:
         positions=torch.from_numpy(places - offsets[owner]),
         layout=_layout(groups, owner, turns[places], places),
         temperature=torch.tensor([segment.sampling.temperature for segment in segments], dtype=torch.float64),
-        columns={name: values for name, values in columns.items() if COLUMNS[name].over == "chosen"},
-        input_columns={name: values for name, values in columns.items() if COLUMNS[name].over == "all"},
+        columns=columns,
     )
 
 
@@ -151,7 +147,7 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
     parts = []
     known = next(segment.columns[name] for segment in segments if name in segment.columns)
     for index, segment in enumerate(segments):
-        entries = len(segment) if column.over == "all" else segment.length
+        entries = segment.length
         if name in segment.columns:
             parts.append(segment.columns[name])
         elif column.missing is not None or not entries:

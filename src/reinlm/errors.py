@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import traceback
 from collections.abc import Iterable
+from typing import Any
 
 
 class ReinlmError(Exception):
@@ -66,3 +69,16 @@ def error_line(error: BaseException, file: str | None = None) -> str:
     elif inside:
         place = f" ({inside[-1].filename}:{inside[-1].lineno})"
     return f"{name}: {text}{place}" if text else f"{name}{place}"
+
+
+def file_of(function: Any) -> str | None:
+    """The file that defines a function, a method or what a callable object calls; None where that is not Python code."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isclass(function):
+        function = function.__init__
+    found = inspect.unwrap(function)
+    if not hasattr(found, "__code__"):
+        found = getattr(type(found), "__call__", None)  # noqa: B004  what a call of the object runs
+    code = getattr(found, "__code__", None)
+    return code.co_filename if code is not None else None

@@ -33,9 +33,16 @@ PARTS: dict[str, dict[str, type[Config]]] = {}
 
 
 def part(kind: str, name: str) -> Callable[[_ConfigClass], _ConfigClass]:
-    """Register a configuration class as the part `name` of its kind. Raises ValueError for a name in use."""
+    """Register a configuration class as the part `name` of its kind.
+
+    Raises:
+        TypeError: what is decorated is no class that derives from `Config`.
+        ValueError: the name is in use.
+    """
 
     def register(config: _ConfigClass) -> _ConfigClass:
+        if not (isinstance(config, type) and issubclass(config, Config)):
+            raise TypeError(f"{kind} {name!r}: {config!r} is no class that derives from reinlm.config.Config")
         known = PARTS.setdefault(kind, {})
         if name in known and known[name].__qualname__ != config.__qualname__:
             raise ValueError(f"{kind} {name!r} is registered twice")
@@ -65,6 +72,16 @@ def read_part(kind: str, spec: Any) -> Config:
         raise InputError(f"{kind} {name}: {error.message}", hint=error.hint) from error
 
 
+def builder(kind: str, config: Config) -> Callable[..., Any]:
+    """What makes the part: its `build`. Raises InputError where its configuration class has none."""
+    build_part = getattr(config, "build", None)
+    if not callable(build_part):
+        name = name_of_part(kind, config)
+        raise InputError(f"{kind} {name}: {type(config).__name__} has no method 'build'", hint="it makes the part")
+    made: Callable[..., Any] = build_part
+    return made
+
+
 def name_of_part(kind: str, config: Config) -> str:
     """By which a recipe names it."""
     return next(name for name, known in PARTS[kind].items() if known is type(config))
@@ -90,6 +107,10 @@ def _one_pair(kind: str, spec: Any) -> tuple[str, Any]:
 # ---------------------------------------------------------------------------------------------------- users' own files
 
 
+IMPORTED = "reinlm_imports_"
+"""What the names of modules begin with that are imported from users' files."""
+
+
 def load_imports(places: Iterable[str]) -> list[ModuleType]:
     """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
 
@@ -108,7 +129,7 @@ def _load(place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"imports: no such file: {place}", hint=f"looked for {path}")
-    name = f"reinlm_imports_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{IMPORTED}{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,9 @@ NO_TURN = -1
 
 @dataclass(frozen=True)
 class Column:
-    """The declaration of a per-token column: it then flows from the engine to the loss, the logs and replay.
+    """The declaration of a per-token column, with an entry for each token that the policy chose.
+
+    It then flows from the engine to the loss, the logs and replay.
 
     Example:
         declare_column(Column("difficulty", "float32", meaning="how hard the task's author finds this token"))
@@ -44,8 +46,6 @@ class Column:
     name: str
     dtype: str
     """NumPy's name of the type of an entry: "float32", "int16", …"""
-    over: Literal["chosen", "all"] = "chosen"
-    """One entry for each token that the policy chose, or for each token of the segment."""
     missing: float | int | None = None
     """What stands in a batch for segments without the column; None: then every segment of a batch needs it."""
     meaning: str = ""
@@ -69,8 +69,16 @@ declare_column(
         meaning="the sampling engine's log-probability, in nats, under the distribution that the token was drawn from",
     )
 )
+UNKNOWN_VERSION = -1
+"""In the column `version`: nothing says which version of the policy chose the token."""
+
 declare_column(
-    Column("version", "int32", missing=0, meaning="the policy version that chose the token: optimizer steps before it")
+    Column(
+        "version",
+        "int32",
+        missing=UNKNOWN_VERSION,
+        meaning="the policy version that chose the token: optimizer steps before it; -1 where that is unknown",
+    )
 )
 declare_column(
     Column("teacher_logprobs", "float32", meaning="a teacher model's log-probability, in nats, at the same temperature")
@@ -128,7 +136,7 @@ class Segment:
     turns: Array
     """[n] int16: the turn of the episode in which the policy chose the token, from 0; `NO_TURN` where it did not."""
     columns: Mapping[str, Array] = field(default_factory=dict)
-    """Per-token columns by their declared names; [chosen, …] or [n, …] as `COLUMNS` says."""
+    """Per-token columns by their declared names, [chosen, …]."""
     sampling: SamplingSettings = SamplingSettings()
 
     def __post_init__(self) -> None:
@@ -148,10 +156,8 @@ class Segment:
                 "(reinlm.records.declare_column adds one)"
             )
         column = _column(values, np.dtype(COLUMNS[name].dtype))
-        wanted = len(self) if COLUMNS[name].over == "all" else self.length
-        if column.ndim < 1 or column.shape[0] != wanted:
-            kind = "tokens" if COLUMNS[name].over == "all" else "chosen tokens"
-            raise ValueError(f"the column {name!r} has {column.shape[:1]} entries for {wanted} {kind}")
+        if column.ndim < 1 or column.shape[0] != self.length:
+            raise ValueError(f"the column {name!r} has {column.shape[:1]} entries for {self.length} chosen tokens")
         return column
 
     def __len__(self) -> int:
@@ -274,8 +280,9 @@ class Rollout:
     @property
     def versions(self) -> tuple[int, int] | None:
         """The oldest and the newest policy version among its tokens; None where no token says its version."""
-        known = [s.columns["version"] for s in self.segments if s.columns.get("version", _NONE).size]
-        return (min(int(v.min()) for v in known), max(int(v.max()) for v in known)) if known else None
+        stamped = np.concatenate([_NONE, *(s.columns["version"] for s in self.segments if "version" in s.columns)])
+        known = stamped[stamped != UNKNOWN_VERSION]
+        return (int(known.min()), int(known.max())) if known.size else None
 
 
 _NONE = np.zeros(0, np.int32)
@@ -316,11 +323,6 @@ class ScoredGroup:
     def returns(self) -> tuple[float | None, ...]:
         """The weighted sum of all that every rollout earned, on the whole episode and on tokens; None without a term."""
         return tuple(total(events) for events in self.events)
-
-    @property
-    def outcomes(self) -> tuple[float | None, ...]:
-        """The weighted sum of what every rollout earned as a whole; None without such a term."""
-        return tuple(total([event for event in events if event.token is None]) for events in self.events)
 
 
 def total(events: Sequence[RewardEvent], name: str | None = None) -> float | None:

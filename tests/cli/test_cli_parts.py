@@ -119,6 +119,118 @@ def test_what_nobody_knows_is_named_before_a_model_is_loaded(run, place, words, 
     refused(run(*words, model="no_such_model"), *culprits)
 
 
+BAD = """
+import dataclasses
+from reinlm.config import Config
+from reinlm.environments import StepResult
+from reinlm.parts import part
+from reinlm.rollouts.engines import InProcessConfig
+
+class Sits:
+    def reset(self, task): return None
+
+class Acts(Sits):
+    def step(self, action): return StepResult(reward=1.0, terminated=True)
+
+class Sized(Acts):
+    def __init__(self, size): self.size = size
+
+class Divides(Acts):
+    def step(self, action): return 1 / 0
+
+class Raises(Acts):
+    def __init__(self): raise OSError("no board")
+
+class Four(Acts):
+    def step(self, action): return None, 1.0, True, False
+
+class Infinite(Acts):
+    def step(self, action): return StepResult(reward=float("inf"), terminated=True)
+
+class Huge(Acts):
+    def step(self, action): return StepResult(reward={"a": 1e308, "b": 1e308}, terminated=True)
+
+def nothing(): return None
+
+number = 3
+
+@part("environment", "no_build_of_a_test")
+class NoBuild(Config):
+    pass
+
+@part("engine", "bad_of_a_test")
+class BadConfig(InProcessConfig):
+    fault: str
+
+    def build(self, policy, **options):
+        if self.fault == "build":
+            return policy.no_such_thing
+        return object() if self.fault == "object" else Bad(super().build(policy, **options), self.fault)
+
+class Bad:
+    def __init__(self, inner, fault): self.inner, self.fault = inner, fault
+    def __getattr__(self, name): return getattr(self.inner, name)
+
+    def update(self, weights, version):
+        if self.fault == "update":
+            raise KeyError("weights")
+        self.inner.update(weights, version)
+
+    async def generate(self, request):
+        found = await self.inner.generate(request)
+        match self.fault:
+            case "raises": raise ValueError("no\\nserver")
+            case "type": return found.token_ids
+            case "length": return dataclasses.replace(found, columns={"version": found.columns["version"][1:]})
+"""
+
+
+@pytest.fixture
+def bad(run, place):
+    (place / "bad.py").write_text(BAD)
+    yield run
+    PARTS["environment"].pop("no_build_of_a_test", None)
+    PARTS["engine"].pop("bad_of_a_test", None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "culprits"),
+    [
+        ("Sits", ["environment 'bad.py:Sits': Sits has no method 'step'"]),
+        ("number", ["environment 'bad.py:number' is of type int, not a class"]),
+        ("Sized", ["environment 'bad.py:Sized'", "missing a required argument: 'size'", "@part("]),
+        ("nothing", ["environment nothing: NoneType has no method 'reset'"]),
+        ("Raises", ["environment Raises cannot be made for task d.jsonl:", "OSError: no board (", "bad.py:21)"]),
+        ("Divides", ["environment Divides, task d.jsonl:", "step raised ZeroDivisionError", "bad.py:18)"]),
+        ("Four", ["step returned a tuple of 4, not (observation, reward, terminated, truncated, info)"]),
+        ("Infinite", ["environment Infinite, task d.jsonl:", "step returned a reward of inf, which is not finite"]),
+        ("Huge", ["its rewards are too large to be added up: a 1e+308 x 1, b 1e+308 x 1"]),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_named_in_one_line(bad, environment, culprits):
+    refused(bad("-e", f"bad.py:{environment}", "rollout.stop_strings=['0','1','2','3']"), *culprits, written=None)
+
+
+def test_a_part_without_build_is_named(bad):
+    refused(bad("-e", "no_build_of_a_test", "imports=[bad.py]"), "NoBuild has no method 'build'")
+
+
+@pytest.mark.parametrize(
+    ("fault", "culprits"),
+    [
+        ("build", ["build raised AttributeError", "no_such_thing", "bad.py:46)"]),
+        ("object", ["object has no method 'generate'"]),
+        ("update", ["update raised KeyError: 'weights' (", "bad.py:55)"]),
+        ("raises", ["generate raised ValueError: no server (", "bad.py:61)"]),
+        ("type", ["generate returned a ndarray, not a Completion for request '1/0/0/d.jsonl:"]),
+        ("length", ["generate raised ValueError: the column 'version' has shape (", "tokens (", "bad.py:63)"]),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_named_in_one_line(bad, fault, culprits):
+    engine = f"rollout.engine={{bad_of_a_test: {{fault: {fault}}}}}"
+    refused(bad("-r", "exact_match", "imports=[bad.py]", engine), "engine bad_of_a_test", *culprits, written=None)
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_every_metric_of_a_run_is_declared(run, algorithm):
     assert run("-r", "exact_match", "-a", algorithm, "evaluation.data={held_out: d.jsonl}").code == 0

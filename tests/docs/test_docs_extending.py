@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -43,17 +44,18 @@ def registers() -> Iterator[None]:
         del sys.modules[name]
 
 
-def blocks(title: str) -> tuple[str, dict[str, Any]]:
-    """The file and the recipe of a section."""
-    code = re.search(r"```python\n(.*?)```", SECTIONS[title], re.DOTALL)
-    recipe = re.search(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL)
-    assert code is not None
-    return code[1], yaml.safe_load(recipe[1]) if recipe else {}
+def blocks(title: str, number: int = 0) -> tuple[str, dict[str, Any]]:
+    """The file and the recipe of a section; `number`: of its first example, its second, …"""
+    codes = re.findall(r"```python\n(.*?)```", SECTIONS[title], re.DOTALL)
+    recipes = re.findall(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL)
+    return codes[number], yaml.safe_load(recipes[number]) if recipes else {}
 
 
-def play(title: str, folder: Path, **changes: Any) -> tuple[dict[str, float], Path]:
+def play(title: str, folder: Path, number: int = 0, **changes: Any) -> tuple[dict[str, float], Path]:
     """Run a section's example for a step; the step's metrics and the run's folder."""
-    code, recipe = blocks(title)
+    code, recipe = blocks(title, number)
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)  # the test's own folder is left again by a fixture
     (folder / "mine.py").write_text(code, encoding="utf-8")
     tree = merge(merge({**SETTINGS, "training": {"steps": 1}}, recipe), changes)
     if "optimizer" in recipe:
@@ -93,6 +95,8 @@ def test_rewards_of_a_file_are_logged_by_name(tmp_path: Path) -> None:
     found, _ = play("A reward", tmp_path)
     assert -0.04 <= found["rewards/brevity/mean"] < 0
     assert "rewards/close/mean" in found
+    named, _ = play("A reward", tmp_path / "named", number=1)
+    assert 0 < named["rewards/near/mean"] < named["reward"] == pytest.approx(2 * named["rewards/near/mean"])
 
 
 def test_an_environment_of_several_turns_gives_its_rewards(tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def test_a_timeout_of_the_environments_own_is_an_error_like_any_other() -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         step(Raises(TimeoutError("the server\n is slow")))
     assert isinstance(caught.value.error, RunError)
-    assert (
-        caught.value.error.message
-        == "environment Raises, task maze.jsonl:3: step raised TimeoutError: the server is slow"
+    line = Raises.step.__code__.co_firstlineno + 1
+    assert caught.value.error.message == (
+        f"environment Raises, task maze.jsonl:3: step raised TimeoutError: the server is slow ({__file__}:{line})"
     )
     assert isinstance(caught.value.__cause__, TimeoutError)
 

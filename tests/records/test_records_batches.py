@@ -224,7 +224,6 @@ def test_a_step_reward_beyond_the_answer_is_refused_by_name(token):
 
 def test_rewards_of_a_group_are_weighted_sums_or_none():
     assert GROUPS[0].returns == (1.75, 7.0)
-    assert GROUPS[0].outcomes == (1.0, 1.0)
     assert GROUPS[1].returns == (-1.0, None)
     assert unweighted(GROUPS[0].events[0], "steps") == 0.75
     assert total(GROUPS[0].events[1], "steps") == 6.0
@@ -244,6 +243,8 @@ def test_a_rollout_is_as_long_as_its_chosen_tokens_and_says_how_it_ended():
     rollout = Rollout(task, (segment("paa", 3), segment("ppa", 5)), "2", **ended("length"))
     assert (rollout.length, rollout.reason, rollout.truncated, rollout.failed) == (3, "length", True, False)
     assert rollout.versions == (3, 5)
+    assert Rollout(task, (segment("paa", -1), segment("pa", 4)), "2", **ended("stop")).versions == (4, 4)
+    assert Rollout(task, (segment("paa", -1),), "2", **ended("stop")).versions is None
     assert Rollout(task, (segment("paapa"),), "2", **ended("stop")).turns == 2
     assert Rollout(task, (segment("pp"),), "", **ended("error")).failed is True
     assert segment("papa").chosen_ids.tolist() == [11, 13]
@@ -325,6 +326,8 @@ def test_what_is_missing_has_the_value_that_its_column_declares():
     found = batch_of(segment("paa", loss_weight=[0.5, 2.0]), segment("pa"), segment("p"))
     assert found.columns["loss_weight"].tolist() == [0.5, 2.0, 1.0]
     assert "loss_weight" not in batch_of(segment("paa")).columns
+    unstamped = replace(segment("paa"), columns={"rollout_logprobs": [-0.1, -0.2]})
+    assert batch_of(segment("pa", 0), unstamped).columns["version"].tolist() == [0, -1, -1]
 
 
 def test_a_column_without_such_a_value_is_needed_in_every_segment_with_chosen_tokens():
@@ -337,17 +340,17 @@ def test_a_column_without_such_a_value_is_needed_in_every_segment_with_chosen_to
 @pytest.fixture
 def routing():
     """A column of every token of a segment, with two entries each; gone again afterwards."""
-    yield declare_column(Column("routing", "int16", over="all", missing=-1, meaning="which experts"))
+    yield declare_column(Column("routing", "int16", missing=-1, meaning="which experts"))
     del COLUMNS["routing"]
 
 
-def test_a_declared_column_of_all_tokens_flows_into_the_batch_and_its_parts(routing):
-    experts = np.arange(6).reshape(3, 2)
+def test_a_declared_column_flows_into_the_batch_and_its_parts(routing):
+    experts = np.arange(4).reshape(2, 2)
     found = batch_of(segment("paa", routing=experts), segment("pa"))
-    assert found.input_columns["routing"].tolist() == [[0, 1], [2, 3], [4, 5], [-1, -1], [-1, -1]]
-    assert found.select(torch.tensor([1])).input_columns["routing"].tolist() == [[-1, -1], [-1, -1]]
-    with pytest.raises(ValueError, match=r"^the column 'routing' has \(2,\) entries for 3 tokens$"):
-        segment("paa", routing=experts[:2])
+    assert found.columns["routing"].tolist() == [[0, 1], [2, 3], [-1, -1]]
+    assert found.select(torch.tensor([1])).columns["routing"].tolist() == [[-1, -1]]
+    with pytest.raises(ValueError, match=r"^the column 'routing' has \(1,\) entries for 2 chosen tokens$"):
+        segment("paa", routing=experts[:1])
 
 
 def test_a_column_is_declared_once(routing):

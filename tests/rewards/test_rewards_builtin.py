@@ -14,7 +14,7 @@ from rewards_support import make_group, values
 
 from reinlm.errors import InputError, RunError
 from reinlm.rewards import build_rewards
-from reinlm.rewards.builtin import Length, answer_text, builtin
+from reinlm.rewards.builtin import Length, answer_text
 
 DATA = Path(os.environ.get("REINLM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -199,7 +199,7 @@ def test_length_counts_the_tokens_that_the_policy_chose():
 )
 def test_wrong_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
-        builtin(name, options)
+        build_rewards({"name": name, **options})
 
 
 @pytest.mark.parametrize("name", ["math", "exact_match", {"regex": {"pattern": "a", "column": "answer"}}])

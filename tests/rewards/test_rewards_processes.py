@@ -231,6 +231,28 @@ def test_close_ends_the_workers_and_their_children(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+def test_what_a_function_starts_in_a_session_of_its_own_ends_with_the_worker(tmp_path, ends):
+    """A child that called setsid, and a grandchild whose parent has ended already."""
+    note = tmp_path / "pid"
+    body = (
+        "import subprocess, time\n"
+        "def score(completions, trainer_state):\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    orphan = subprocess.run(['setsid', 'sh', '-c', 'sleep 600 >/dev/null 2>&1 & echo $!'], capture_output=True)\n"
+        f"    open({str(note)!r}, 'w').write(f'{{child.pid}} {{int(orphan.stdout)}}')\n"
+        "    time.sleep(600 * trainer_state.global_step)\n"
+        "    return [0.0 for _ in completions]"
+    )
+    with build_rewards(f"{write(tmp_path, body)}:score", time_limit=3, on_error="skip") as rewards:
+        failures = rewards.score(GROUPS, TrainerState(int(ends == "killed"))).failures
+        assert failures["score"] == (2 if ends == "killed" else 0)
+        pids = [int(pid) for pid in note.read_text().split()]
+        assert ends == "killed" or all(alive(pid) for pid in pids)
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_set_that_is_forgotten_ends_its_workers(tmp_path):
     file = write(tmp_path, "import os\ndef score(completions): return [os.getpid(), 0]")
     rewards = build_rewards(f"{file}:score")

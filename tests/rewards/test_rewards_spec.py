@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
 from rewards_support import longer_is_better, make_group, slowly, values, write
 
 from reinlm.config import build
 from reinlm.errors import InputError
+from reinlm.parts import PARTS, load_imports
 from reinlm.rewards import RewardConfig, build_rewards
 from reinlm.rewards.spec import read_spec
 
@@ -154,3 +156,70 @@ def test_functions_are_written_to_a_file_by_name():
     assert config.model_dump(mode="json")["functions"] == wanted
     assert [choice.name for choice in read_spec(wanted)] == ["math", "longer_is_better"]
     assert config.model_dump()["functions"][1]["name"] is longer_is_better
+
+
+PARTS_OF_A_FILE = """
+import os
+from reinlm.config import Config
+from reinlm.parts import part
+
+@part("reward", "close_of_a_test")
+class Close(Config):
+    scale: float = 1.0
+
+    def build(self):
+        if self.scale == 0:
+            raise ValueError("scale 0")
+        if self.scale == -1:
+            return 3
+        return lambda completions, answer: [
+            self.scale / (1 + abs(int(text) - int(right))) if os.getpid() != PID else -1.0
+            for text, right in zip(completions, answer)
+        ]
+
+@part("reward", "unbuilt_of_a_test")
+class Unbuilt(Config):
+    pass
+"""
+
+
+@pytest.fixture
+def parts_of_a_file(tmp_path):
+    load_imports([write(tmp_path, PARTS_OF_A_FILE.replace("PID", str(os.getpid())), "parts.py")])
+    yield
+    for name in ("close_of_a_test", "unbuilt_of_a_test"):
+        del PARTS["reward"][name]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"close_of_a_test": {"scale": 2.0, "weight": 0.5, "label": "near"}},
+        {"name": "close_of_a_test", "scale": 2.0, "weight": 0.5, "label": "near"},
+    ],
+)
+def test_a_reward_of_a_users_file_is_a_part_with_values_and_runs_in_a_worker(parts_of_a_file, spec):
+    group = make_group("a:1", ["4", "7"], answer="4")
+    with build_rewards([spec, "close_of_a_test"]) as rewards:
+        assert rewards.names == ("near", "close_of_a_test")
+        scored = rewards.score([group])
+        assert values(scored, "near") == [[2.0], [0.5]]
+        assert scored.groups[0].returns == (2.0, 0.5)
+    with build_rewards(spec, time_limit=None) as rewards:
+        assert values(rewards.score([group])) == [[-1.0], [-1.0]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("close_of_a_tst", "unknown reward 'close_of_a_tst'.*did you mean 'close_of_a_test'.*Allowed: .*exact_match"),
+        ({"close_of_a_test": {"scal": 2}}, "reward 'close_of_a_test': unknown key 'scal'.*did you mean 'scale'"),
+        ({"close_of_a_test": {"scale": "x"}}, "reward 'close_of_a_test': scale: .*given: 'x'"),
+        ({"close_of_a_test": {"scale": 0}}, r"'close_of_a_test': build raised ValueError: scale 0 \(.*parts.py:12\)"),
+        ({"close_of_a_test": {"scale": -1}}, "reward 'close_of_a_test': build returned a int, not a function"),
+        ("unbuilt_of_a_test", "reward 'unbuilt_of_a_test': Unbuilt has no method 'build'"),
+    ],
+)
+def test_a_part_that_cannot_be_had_is_named(parts_of_a_file, spec, message):
+    with pytest.raises(InputError, match=message):
+        build_rewards(spec)

@@ -211,6 +211,26 @@ def test_an_event_loop_goes_on_after_an_error_and_leaves_no_task_behind() -> Non
     assert len(left) == 3
 
 
+def test_names_of_requests_are_unequal_whatever_tasks_are_called() -> None:
+    class Twice(Question):
+        def __init__(self) -> None:
+            self.asked = False
+
+        async def step(self, action: Action) -> StepResult:
+            first, self.asked = not self.asked, True
+            return StepResult("b") if first else StepResult(terminated=True)
+
+    sampler = engine()
+    seen = submitted(sampler)
+    ids = ["a", "a/0", "a%2F0", "a/0/1", "data/train.jsonl:7", "0"]
+    tasks = [Task(name, "bcd") for name in ids]
+    sampling = replace(SAMPLING, max_new_tokens=24, stop_token_ids=(EOS, *range(2, 30)))
+    found = gather(episodes(engine=sampler, environment=Twice, sampling=sampling), tasks=tasks, tag="1/0/0")
+    assert {rollout.turns for scored in found.groups for rollout in scored.group.rollouts} == {2}
+    assert len(set(seen)) == len(seen) == 2 * 3 * len(ids)
+    assert {"1/0/0/a/0/1", "1/0/0/a%2F0/1", "1/0/0/a%252F0/1", "1/0/0/data/train.jsonl:7/2/1", "1/0/0/0/0"} <= set(seen)
+
+
 def test_a_prompt_that_does_not_fit_is_named_and_nothing_stays_queued() -> None:
     how = episodes()
     long = Task("train.jsonl:9", "a" * 78)
@@ -396,7 +416,7 @@ def test_failures_are_counted_and_a_step_without_any_reward_stops() -> None:
     rewards = Rewards(lambda task, rollout: "fail" if task.columns["place"] else 1.0)
     assert source(rewards).collect(1).failures == 6
     for nothing in (Rewards(lambda task, rollout: None), None):
-        with pytest.raises(RunError, match="step 5: not one of 8 answers got a reward"):
+        with pytest.raises(RunError, match="step 5: none of 8 episodes has a reward"):
             source(nothing).collect(5)
     graded = source(None, episodes(environment=Graded)).collect(1)
     assert {value for group in graded.kept for value in group.returns} == {0.0, 1.0, None}

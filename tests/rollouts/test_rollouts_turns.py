@@ -19,12 +19,14 @@ from reinlm.batches import feedback, token_batch
 from reinlm.data.rendering import Renderer
 from reinlm.environments import Action, Question, StepResult
 from reinlm.errors import InputError, RunError
+from reinlm.models import TokenModel
 from reinlm.models.tiny import character_tokenizer, tiny_model
 from reinlm.records import Rollout, RolloutGroup, ScoredGroup, Segment, Task, total
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.groups import Episodes, sample_groups
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Sampling
+from reinlm.training.learner import Learner
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz:\n0123456789"
 SAMPLING = Sampling(max_new_tokens=9, temperature=1.3, stop_token_ids=(EOS,))
@@ -64,6 +66,9 @@ class Tools:
     async def close(self) -> None:
         self.closed += 1
 
+
+BREAKS = f"{__file__}:{Tools.step.__code__.co_firstlineno + 4}"
+"""Where an environment of this class that fails does so."""
 
 SCRIPT = {"e": "x1", "e/1": "y", "e/2": "zzz"}
 
@@ -113,7 +118,7 @@ EPISODES: dict[str, tuple[Any, ...]] = {
         {"on_environment_error": "skip"},
         FIRST,
         [("called", 0.5, 2), ("cost", -0.25, 2)],
-        (False, False, "environment Tools, task data[0]: step raised ValueError: the tool broke"),
+        (False, False, f"environment Tools, task data[0]: step raised ValueError: the tool broke ({BREAKS})"),
     ),
 }  # fmt: skip
 
@@ -344,8 +349,12 @@ def test_an_error_of_the_engine_is_never_skipped(characters: PreTrainedTokenizer
     assert environment.closed == 1
 
 
-def test_the_samplers_logprobs_are_the_models_over_all_turns(characters: PreTrainedTokenizerFast) -> None:
-    """Four episodes with different ends, in one ragged batch; a plain forward over each whole segment is the judge."""
+@pytest.mark.parametrize(("max_turns", "end", "turns"), [(None, "context", 3), (2, "turns", 2)])
+@pytest.mark.parametrize("packing", ["pad", "pack"])
+def test_the_samplers_logprobs_are_the_learners_over_all_turns(
+    max_turns: int | None, end: str, turns: int, packing: Any, characters: PreTrainedTokenizerFast
+) -> None:
+    """Episodes with different ends, in one ragged batch, against the learner and a plain forward over each whole segment."""
     model = tiny_model("qwen3", vocab_size=len(characters), hidden_size=32, context=64, init_std=0.3, seed=3)
     engine = HFEngine(model, characters, pad_id=PAD, max_batch=3)
     made = iter([None, 1, None, None])
@@ -357,18 +366,22 @@ def test_the_samplers_logprobs_are_the_models_over_all_turns(characters: PreTrai
         renderer,
         sampling,
         lambda: Tools(next(made)),
-        limits=Limits(on_environment_error="skip"),
+        limits=Limits(on_environment_error="skip", max_turns=max_turns),
     )
     tasks = [CHAT, Task("long", ({"role": "user", "content": "a" * 40},))]
     found = sample_groups(episodes, tasks, group_size=2, tag="t")
     rollouts = [rollout for group in found.groups for rollout in group.group.rollouts]
     assert [rollout.reason for rollout in rollouts] == [
-        "environment",
-        "environment Tools, task data[0]: step raised ValueError: the tool broke",
-        "context",
-        "context",
+        "environment" if turns == 3 else end,
+        f"environment Tools, task data[0]: step raised ValueError: the tool broke ({BREAKS})",
+        end,
+        end,
     ]
-    assert [rollout.turns for rollout in rollouts[:2]] == [3, 2]
+    assert [rollout.turns for rollout in rollouts[:2]] == [turns, 2]
+    batch = token_batch(found.groups)
+    learner = Learner(TokenModel(model, packing=packing), None, micro_batch_tokens=100)
+    scored = learner.forward(batch).scored
+    assert batch.columns["rollout_logprobs"].numpy() == pytest.approx(scored.numpy(), abs=1e-4)
     for rollout in rollouts:
         (segment,) = rollout.segments
         with torch.no_grad():
@@ -377,4 +390,4 @@ def test_the_samplers_logprobs_are_the_models_over_all_turns(characters: PreTrai
         ids = torch.tensor(segment.token_ids, dtype=torch.long)[places]
         expected = logits[places - 1].log_softmax(-1)[torch.arange(len(ids)), ids]
         assert segment.columns["rollout_logprobs"] == pytest.approx(expected.numpy(), abs=1e-4)
-    assert [total(events) for events in found.groups[0].events] == [1.25, None]
+    assert [total(events) for events in found.groups[0].events] == [1.25 if max_turns is None else 0.25, None]

@@ -144,6 +144,7 @@ def test_every_token_has_its_text(tmp_path: Path):
     _, columns = read_groups(write_groups(tmp_path, 1, [one], {}, tokenizer))
     assert token_texts(columns) == ["1", "2", "+", "é", "=", tokenizer.eos_token]
     assert columns["text"].dtype == np.uint8
+    assert columns["text_ends"].dtype == np.int32
 
 
 def test_a_log_forgets_the_steps_that_come_again(tmp_path: Path):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from reinlm.environments.protocol import Action, Environment, Observation, StepResult, checked_observation, checked_step
-from reinlm.errors import InputError, ReinlmError, RunError
+from reinlm.errors import InputError, ReinlmError, RunError, error_line, file_of
 from reinlm.records import Task
 
 _Checked = TypeVar("_Checked")
@@ -35,7 +35,7 @@ class Calls:
     """The calls to one episode's environment; an async context manager that closes it.
 
     Each raises `EnvironmentFailed` for what the environment does wrong. `time_limit` is in seconds a call; None is no
-    limit. A thread that hangs is left behind, and does not keep the program from ending. An async method that does not
+    limit. A thread that hangs goes on running, and does not keep the program from ending. An async method that does not
     await anything cannot be interrupted.
     """
 
@@ -92,7 +92,7 @@ class Calls:
             if isinstance(error, TimeoutError) and limit.expired():
                 text = f"{self._where}: {method} took longer than {self._limit:g} s"
                 raise EnvironmentFailed(RunError(text, hint=f"raise environment_time_limit; {_HINT}")) from error
-            raised = RunError(f"{self._where}: {method} raised {_one_line(error)}", hint=_HINT)
+            raised = RunError(f"{self._where}: {method} raised {error_line(error, file_of(function))}", hint=_HINT)
             raise EnvironmentFailed(raised) from error
         try:
             return check(value)
@@ -127,10 +127,5 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
     if isinstance(error, Exception):
         raise error
     if error is not None:  # SystemExit and its like end a thread, not the run
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__) from error
     return value
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error) if not isinstance(error, ReinlmError) else error.message
-    return f"{type(error).__name__}: {' '.join(text.split())}" if text else type(error).__name__

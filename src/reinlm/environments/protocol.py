@@ -91,6 +91,14 @@ MakeEnvironment = Callable[[], Environment]
 """Makes the environment of one episode; a class without arguments is one."""
 
 
+def check_environment(environment: Any) -> None:
+    """Raise TypeError where an environment, or the class of one, lacks a method."""
+    for method in ("reset", "step"):
+        if not callable(getattr(environment, method, None)):
+            name = environment.__name__ if isinstance(environment, type) else type(environment).__name__
+            raise TypeError(f"{name} has no method {method!r}; an environment has reset(task) and step(action)")
+
+
 def name_of(environment: Environment) -> str:
     """The name of its rewards."""
     return str(getattr(environment, "name", None) or type(environment).__name__)
@@ -114,7 +122,8 @@ def checked_observation(value: Any) -> Observation:
 def checked_step(value: Any) -> StepResult:
     """The result of a step with its parts checked. Raises TypeError or ValueError for one that cannot be used."""
     if not isinstance(value, tuple) or len(value) != 5:
-        raise TypeError(f"a {type(value).__name__}, not (observation, reward, terminated, truncated, info)")
+        given = f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+        raise TypeError(f"{given}, not (observation, reward, terminated, truncated, info)")
     observation, reward, terminated, truncated, info = value
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 from reinlm.config import Config
-from reinlm.environments.protocol import MakeEnvironment
+from reinlm.environments.protocol import MakeEnvironment, check_environment
 from reinlm.environments.question import Question
 from reinlm.errors import InputError
-from reinlm.parts import load_imports, part, read_part
+from reinlm.parts import builder, load_imports, part, read_part
 
 
 @part("environment", "question")
@@ -27,22 +28,37 @@ def make_environment(spec: Any) -> MakeEnvironment:
         InputError: an unknown name, values that do not fit, or a class that is not there.
     """
     if isinstance(spec, str) and ":" in spec:
-        return _class(spec)
+        return _checked(_found(spec), spec)
     if callable(spec):
-        made: MakeEnvironment = spec
-        return made
-    config: Any = read_part("environment", spec)
-    build: MakeEnvironment = config.build
-    return build
+        return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
+    return builder("environment", read_part("environment", spec))
 
 
-def _class(place: str) -> MakeEnvironment:
+def _found(place: str) -> Any:
+    """What `file.py:CLASS` or `module:CLASS` names."""
     file, _, name = place.rpartition(":")
     if file.endswith(".py") and not Path(file).expanduser().is_file():
         raise InputError(f"environment {place!r}: no such file: {file}", hint="write file.py:CLASS or module:CLASS")
     (module,) = load_imports([file])
-    found = getattr(module, name, None)
-    if not callable(found):
+    if not hasattr(module, name):
         raise InputError(f"environment {place!r}: {file} has no class {name!r}", hint="write file.py:CLASS")
-    made: MakeEnvironment = found
-    return made
+    return getattr(module, name)
+
+
+def _checked(made: Any, place: str) -> MakeEnvironment:
+    """A class, or a function that makes an environment, without required arguments; InputError for anything else."""
+    if not callable(made):
+        raise InputError(f"environment {place!r} is of type {type(made).__name__}, not a class", hint="name a class")
+    try:
+        if inspect.isclass(made):
+            check_environment(made)
+        inspect.signature(made).bind()
+    except TypeError as error:
+        raise InputError(
+            f"environment {place!r}: {error}",
+            hint='it is called without arguments; @part("environment", NAME) on a configuration class gives it settings',
+        ) from error
+    except ValueError:  # a builtin without a signature
+        pass
+    found: MakeEnvironment = made
+    return found

@@ -7,12 +7,14 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from reinlm.config import Config, build
-from reinlm.errors import InputError, unknown
+from reinlm.config import Config
+from reinlm.errors import InputError
+from reinlm.parts import PARTS, part
 from reinlm.records import Message
 
 
@@ -21,6 +23,10 @@ class Builtin(Config):
 
     killable: ClassVar[bool] = False
     """Its check can hang, so a worker process makes it."""
+
+    def build(self) -> Builtin:
+        """Itself: the configuration is the function."""
+        return self
 
     def columns(self, available: Sequence[str]) -> tuple[str, ...]:
         """The data columns that it reads; an `InputError` where one is missing."""
@@ -40,6 +46,7 @@ class Builtin(Config):
         ]
 
 
+@part("reward", "exact_match")
 class ExactMatch(Builtin):
     """1 where the answer equals the column `answer`, white space around both aside, else 0.
 
@@ -58,6 +65,7 @@ class ExactMatch(Builtin):
         return float(given.casefold() == wanted.casefold() if self.ignore_case else given == wanted)
 
 
+@part("reward", "regex")
 class Regex(Builtin):
     """1 where the pattern is found in the answer, else 0. `.` matches line breaks too.
 
@@ -101,6 +109,7 @@ class Regex(Builtin):
         return float(said is not None and said.strip() == str(columns[self.column]).strip())
 
 
+@part("reward", "format")
 class Format(Regex):
     """`regex` with the format of DeepSeek-R1 (arXiv 2501.12948): `<think>…</think> <answer>…</answer>`, no more.
 
@@ -112,6 +121,7 @@ class Format(Regex):
     full: bool = True
 
 
+@part("reward", "length")
 class Length(Builtin):
     """A reward in [-1, 0] for n, the number of tokens that the policy chose. Takes either `target` or `max`.
 
@@ -148,6 +158,7 @@ class Length(Builtin):
         return float(soft_overlong_penalty(torch.tensor([length]), self.max, self.margin))
 
 
+@part("reward", "math")
 class Math(Builtin):
     r"""1 where math-verify finds the answer equal to the gold answer, else 0; an answer that cannot be read is 0.
 
@@ -181,21 +192,8 @@ class Math(Builtin):
         return float(verify(gold, _parse(_final(text)), timeout_seconds=None))
 
 
-BUILTIN: Mapping[str, type[Builtin]] = {
-    "exact_match": ExactMatch,
-    "format": Format,
-    "length": Length,
-    "math": Math,
-    "regex": Regex,
-}
-"""The built-in rewards by name."""
-
-
-def builtin(name: str, options: Mapping[str, Any]) -> Builtin:
-    """The built-in reward of this name; an `InputError` for an unknown name or a wrong option."""
-    if name not in BUILTIN:
-        raise unknown("reward", name, BUILTIN)
-    return build(BUILTIN[name], options)
+BUILTIN: Mapping[str, type[Config]] = MappingProxyType(PARTS["reward"])
+"""The rewards that a recipe may name."""
 
 
 def answer_text(completion: Any) -> str:

@@ -9,11 +9,11 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
-from reinlm.errors import InputError, RunError, error_line
+from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
 from reinlm.rewards.builtin import Builtin
-from reinlm.rewards.functions import ALWAYS, Parameters, file_of, invoke
+from reinlm.rewards.functions import ALWAYS, Parameters, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
 from reinlm.sandbox.lanes import Lane
@@ -116,7 +116,7 @@ class Reward:
             return Failure(error.text, error.hint)
 
     def _here(self, call: Call, worker: Worker | None) -> list[Entry] | Failure:
-        """Call the function in this process: with a limit in a thread, which can be left behind but not stopped."""
+        """Call the function in this process: with a limit in a thread, which cannot be stopped, though its result is ignored."""
         assert self.function is not None
         if call.limit is None or worker is None:
             return _guarded(self.function, call)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from reinlm.errors import InputError, error_line, nearest
+from reinlm.errors import InputError, error_line, file_of, nearest
+from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
 
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
 """What every reward function may take, beside the columns of the data."""
@@ -22,15 +23,17 @@ class Source:
     """Where a worker finds a function.
 
     Example:
-        Source("file", "/home/me/rewards.py", "score"), Source("module", "package.rewards", "score")
+        Source("file", "/home/me/rewards.py", "score"), Source("module", "package.rewards", "score"),
+        Source("part", "/home/me/rewards.py", "close", {"scale": 2.0})
     """
 
-    kind: Literal["builtin", "module", "file"]
+    kind: Literal["part", "module", "file"]
     place: str
-    """Path of the file, or name of the module; for a built-in reward, its name."""
-    function: str = ""
+    """Path of the file, or name of the module: for a part, of the one that registers it."""
+    function: str
+    """Name of the function, or of the part."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options of a built-in reward."""
+    """The values of a part."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,9 @@ def source_of(function: Callable[..., Any]) -> Source | None:
 
 def load(source: Source) -> Callable[..., Any]:
     """The function that `source` names; raises `InputError` where it cannot be had."""
-    if source.kind == "builtin":
-        from reinlm.rewards.builtin import builtin
-
-        return builtin(source.place, source.options)
+    if source.kind == "part":
+        load_imports([source.place])
+        return _built(source.function, source.options)
     file = source.place if source.kind == "file" else None
     try:
         module = _import_file(source.place) if file else importlib.import_module(source.place)
@@ -107,16 +109,33 @@ def load(source: Source) -> Callable[..., Any]:
     return found
 
 
+def source_of_part(name: str, options: Mapping[str, Any]) -> Source | None:
+    """Where another process finds the reward of this name; None for one that the main program defines."""
+    module = PARTS["reward"][name].__module__
+    if module in ("__main__", "__mp_main__") or module not in sys.modules:
+        return None
+    file = getattr(sys.modules[module], "__file__", None)
+    place = file if module.startswith(IMPORTED) and file else module
+    return Source("part", place, name, options)
+
+
 def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call `function`; what an async one promises is awaited in an event loop of its own."""
     result = function(**arguments)
     return _await(result) if inspect.isawaitable(result) else result
 
 
-def file_of(function: Callable[..., Any]) -> str | None:
-    """The file that defines `function`, for error messages."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return code.co_filename if code is not None else None
+def _built(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """What the reward of this name builds."""
+    build = builder("reward", read_part("reward", {name: options}))
+    try:
+        function = build()
+    except Exception as error:
+        raise InputError(f"build raised {error_line(error, file_of(build))}") from error
+    if not callable(function):
+        raise InputError(f"build returned a {type(function).__name__}, not a function")
+    found: Callable[..., Any] = function
+    return found
 
 
 def _await(awaitable: Awaitable[Any]) -> Any:
@@ -135,7 +154,7 @@ def _await(awaitable: Awaitable[Any]) -> Any:
 
 
 def _import_file(path: str) -> Any:
-    """Import a file by its path; what stands beside it can be imported from it, as in a script."""
+    """Import a file by its path; files of its folder can be imported from it, as in a script."""
     name = f"reinlm_reward_{Path(path).stem}"
     folder = str(Path(path).parent)
     if folder not in sys.path:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
 from reinlm.records import RewardEvent, RolloutGroup, ScoredGroup, Task
-from reinlm.rewards.builtin import Builtin, builtin
+from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, argument, load_into, messages
 from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
@@ -287,10 +287,9 @@ def _ready(key: int, choice: Choice, limit: float | None, checks: Lane, here: La
     Its lane: `checks` for a built-in that can hang, `own` for what a worker can import, `here` for the rest.
     """
     source = choice.source
-    if source is not None and source.kind == "builtin":
-        check = builtin(source.place, source.options)
-        in_worker = limit is not None and check.killable
-        return Reward(key, choice, check, None, checks if in_worker else None, in_worker)
+    if isinstance(choice.function, Builtin):
+        in_worker = limit is not None and choice.function.killable and source is not None
+        return Reward(key, choice, choice.function, None, checks if in_worker else None, in_worker)
     if source is not None and limit is not None:
         try:
             parameters: Parameters = own.submit(partial(load_into, key=key, choice=choice)).result()

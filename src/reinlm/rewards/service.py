@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reinlm.errors import InputError, error_line
-from reinlm.rewards.functions import Source, file_of, invoke, load, parameters_of
+from reinlm.errors import InputError, error_line, file_of
+from reinlm.rewards.functions import Source, invoke, load, parameters_of
 from reinlm.rewards.values import Failure, TrainerState, read_result, write_entries
 
 _functions: dict[int, Callable[..., Any]] = {}
@@ -29,7 +29,7 @@ def call_function(key: int, arguments: dict[str, Any], state: list[Any] | None, 
     function = _functions[key]
     try:
         return write_entries(read_result(invoke(function, arguments), count))
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker lives on
+    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker goes on
         return write_entries(Failure(f"raised {error_line(error, file_of(function))}"))
 
 

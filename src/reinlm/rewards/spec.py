@@ -14,16 +14,17 @@ from pydantic import Field, field_serializer, field_validator
 
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
-from reinlm.rewards.builtin import BUILTIN, builtin
-from reinlm.rewards.functions import Source, source_of
+from reinlm.parts import PARTS, builder, read_part
+from reinlm.rewards.builtin import Builtin
+from reinlm.rewards.functions import Source, source_of, source_of_part
 
 RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
 """A reward or a list of rewards. One reward is
 
-- the name of a built-in: `"math"`;
+- a name: `"math"`, or one that `@part("reward", NAME)` of a user's file registers;
 - a function, sync or async: `my_function`;
 - where to find one: `"rewards.py:score"` or `"package.module:score"`;
-- a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and a built-in's options:
+- a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and the values of a reward with a name:
   `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`.
 """
 
@@ -44,7 +45,7 @@ class RewardConfig(Config):
     """What one call of a function of yours scores: the answers to one prompt, while others are still sampled, or those
     to all prompts of a step. Built-in rewards score each answer alone in either case."""
     on_reward_error: Literal["stop", "skip"] = "stop"
-    """When a function raises, overruns, dies or returns what is no list of finite numbers: stop the run, or leave
+    """When a function raises, overruns, ends its process or returns what is no list of finite numbers: stop the run, or leave
     the answers of that call (for a single bad value: that answer) out of training and count them."""
     workers: int = Field(default=2, ge=1)
     """Processes that check answers for `math` and `regex`. Each function of yours has one more, of its own."""
@@ -78,7 +79,9 @@ def read_spec(spec: RewardSpec) -> list[Choice]:
     """
     items = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
     if not items:
-        raise InputError("no reward is given", hint=f"name one: {', '.join(BUILTIN)}, a function, or file.py:function")
+        raise InputError(
+            "no reward is given", hint=f"name one: {', '.join(PARTS['reward'])}, a function, or file.py:function"
+        )
     read = [_read(item) for item in items]
     labels = [label for _, label in read if label is not None]
     twice = [label for label in labels if labels.count(label) > 1]
@@ -132,14 +135,10 @@ def _find(item: Any, options: Mapping[str, Any]) -> tuple[Source | None, Callabl
     if isinstance(item, str) and ":" not in item:
         if item.endswith(".py"):
             raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
-        if item not in BUILTIN:
-            error = unknown("reward", item, BUILTIN)
+        if item not in PARTS["reward"]:
+            error = unknown("reward", item, PARTS["reward"])
             raise InputError(error.message, hint=f"{error.hint}, or file.py:function, or package.module:function")
-        try:
-            builtin(item, options)
-        except InputError as error:
-            raise InputError(f"reward {item!r}: {error.message}", hint=error.hint) from error
-        return Source("builtin", item, options=options), None
+        return _part(item, options)
     if not isinstance(item, str) and not callable(item):
         raise InputError(
             f"{item!r} is not a reward", hint="give a name, a function, file.py:function, or a mapping with a name"
@@ -148,9 +147,23 @@ def _find(item: Any, options: Mapping[str, Any]) -> tuple[Source | None, Callabl
         key = next(iter(options))
         raise InputError(
             f"reward {_name(item)!r}: unknown key {key!r}",
-            hint="a function of yours takes name, weight and label; options are for built-ins",
+            hint="a function of yours takes name, weight and label; values are for rewards with a name",
         )
     return (_place(item), None) if isinstance(item, str) else (source_of(item), item)
+
+
+def _part(name: str, options: Mapping[str, Any]) -> tuple[Source | None, Callable[..., Any] | None]:
+    """Where a worker finds and builds the reward of this name; the function where it is a `Builtin`, or no worker can."""
+    try:
+        config = read_part("reward", {name: options})
+        build = builder("reward", config)
+    except InputError as error:
+        text = error.message.removeprefix(f"reward {name}: ")
+        raise InputError(f"reward {name!r}: {text}", hint=error.hint) from error
+    source = source_of_part(name, options)
+    if isinstance(config, Builtin):
+        return source, config
+    return source, None if source is not None else build()
 
 
 def _place(text: str) -> Source:

@@ -1,4 +1,4 @@
-"""What reward functions are told and return, and how that is read, in workers and in the main process."""
+"""What reward functions receive and return, and how that is read, in workers and in the main process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainerState:
     global_step: int = 0
     """Updates made so far."""
     max_steps: int = 0
-    """Updates that the run will make; 0 where no run stands behind the call."""
+    """Updates that the run will make; 0 where no run makes the call."""
     epoch: float = 0.0
     """Passes over the prompts so far."""
 

@@ -144,9 +144,9 @@ class Batch:
 
     def _survivors(self, unread: int) -> Part:
         """The live rows; `unread` is how many of a row's tokens the cache does not hold yet."""
-        alive = [index for index, row in enumerate(self._rows) if row is not None]
+        active = [index for index, row in enumerate(self._rows) if row is not None]
         longest = max(row.length for row in self._rows if row is not None)
-        return Part(self._cache, self._index(alive), self._cache.width - (longest - unread))
+        return Part(self._cache, self._index(active), self._cache.width - (longest - unread))
 
     def _adopt(self, rows: Sequence[RunningAnswer], parts: Sequence[Part], unread: int) -> None:
         self._cache = assemble(parts)

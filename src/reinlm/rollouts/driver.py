@@ -11,7 +11,7 @@ from reinlm.rollouts.protocol import Completion, Request
 
 
 class Stepped(Protocol):
-    """An engine that advances when it is told to."""
+    """An engine that advances by a token with each call of `step`."""
 
     @property
     def in_flight(self) -> int: ...

@@ -29,7 +29,7 @@ class EventLoop:
         self._finalizer = weakref.finalize(self, _close, self._runners)
 
     def run(self, main: Coroutine[Any, Any, _Result]) -> _Result:
-        """What the coroutine returns or raises. An exception ends every task that it has left behind."""
+        """What the coroutine returns or raises. An exception cancels every task that the coroutine has started."""
         if not self._runners:
             self._runners.append(asyncio.Runner())
         runner = self._runners[0]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+import numpy as np
 
 from reinlm.environments import Environment, MakeEnvironment, Question
-from reinlm.errors import InputError, RunError
+from reinlm.environments.protocol import check_environment
+from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.functions import ALWAYS
 from reinlm.rollouts.admission import Order, Seat, Wave
@@ -87,10 +93,10 @@ def sample_groups(
 ) -> Sampled:
     """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
 
-    Sample k of a task is the request `TAG/TASK/k`, and its noise depends on (seed, tag, task, k, turn) alone. A group is
-    scored as soon as it is finished, while others are sampled, and `rewards` is called in the order of the tasks. What
-    an episode earned is first what its environment gave, then what reward functions gave; nothing where a reward
-    failed on it, or its environment did.
+    Sample k of a task is the request `TAG/TASK/k`, turn j ≥ 1 of it `TAG/TASK/k/j`, with the id of the task as `escaped`
+    gives it; its noise depends on (seed, tag, task, k, turn) alone. A group is scored as soon as it is finished, while
+    others are sampled, and `rewards` is called in the order of the tasks. What an episode earned is first what its
+    environment gave, then what reward functions gave; nothing where a reward failed on it, or its environment did.
 
     Args:
         tag: what the samples are for, such as "12/0/0": the same seed and tag give the same answers.
@@ -99,7 +105,8 @@ def sample_groups(
         on_progress: called with (episodes ended, episodes in all) when one has ended.
 
     Raises:
-        InputError: two tasks of the same id; what the engine, the renderer or an environment refuses.
+        InputError: two tasks of the same id; what the engine, the renderer or an environment refuses; rewards of an answer
+            whose sum float32 does not hold.
         RunError: an environment or a reward failed, or the engine cannot go on. Everything that was begun is aborted.
     """
     _check(tasks, group_size)
@@ -115,11 +122,15 @@ def sample_groups(
     else:
         groups, scored = loop.run(main)
     if rewards is None:
-        return Sampled(tuple(_unscored(group) for group in groups), {}, {})
-    if batch:
-        with phases("reward"):
-            scored = [rewards.score(groups, state)]
-    return _merged(scored)
+        found = Sampled(tuple(_unscored(group) for group in groups), {}, {})
+    else:
+        if batch:
+            with phases("reward"):
+                scored = [rewards.score(groups, state)]
+        found = _merged(scored)
+    for group in found.groups:
+        _check_sums(group)
+    return found
 
 
 async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:
@@ -158,7 +169,7 @@ async def _sample(
                 _group(
                     episodes,
                     task,
-                    f"{tag}/{task.id}",
+                    f"{tag}/{escaped(task.id)}",
                     wave.seats[group_size * number : group_size * (number + 1)],
                     one_ended,
                 )
@@ -215,14 +226,25 @@ async def _together() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 def _made(make: MakeEnvironment, task: Task) -> Environment:
+    name = getattr(make, "__qualname__", repr(make))
     try:
-        return make()
+        environment = make()
     except Exception as error:
-        name = getattr(make, "__qualname__", repr(make))
-        text = " ".join(str(error).split())
-        raise RunError(
-            f"environment {name} cannot be made for task {task.id}: {type(error).__name__}: {text}"
-        ) from error
+        text = error_line(error, file_of(make))
+        raise RunError(f"environment {name} cannot be made for task {task.id}: {text}") from error
+    try:
+        check_environment(environment)
+    except TypeError as error:
+        raise InputError(f"environment {name}: {error}") from error
+    return environment
+
+
+def escaped(task_id: str) -> str:
+    """A task's id as a part of request names that keeps them unequal: turn 1 of sample 0 of `a` is not sample 1 of `a/0`.
+
+    An id that ends in a slash and digits, or has a percent sign, is percent-encoded; every other id stays as it is.
+    """
+    return quote(task_id, safe="") if "%" in task_id or re.search(r"/\d+$", task_id) else task_id
 
 
 def _check(tasks: Sequence[Task], group_size: int) -> None:
@@ -262,6 +284,21 @@ def _with_own(scored: ScoredGroup, failed: bool) -> ScoredGroup:
     pairs = zip(scored.group.rollouts, scored.events, strict=True)
     events = tuple(() if failed and not given else (*_own(rollout), *given) for rollout, given in pairs)
     return replace(scored, events=events)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Of the absolute rewards of an answer, in sum: advantages are float32 in the loss."""
+
+
+def _check_sums(scored: ScoredGroup) -> None:
+    for index, events in enumerate(scored.events):
+        if math.fsum(min(abs(event.weight * event.value), 2 * LARGEST) for event in events) > LARGEST:
+            given = ", ".join(f"{event.name} {event.value:g} x {event.weight:g}" for event in events)
+            raise InputError(
+                f"{scored.group.task.id}, answer {index + 1} of {len(scored.events)}: its rewards are too large to be "
+                f"added up: {given}",
+                hint=f"their absolute values must sum to at most {LARGEST:.3g}, the largest float32",
+            )
 
 
 def _own(rollout: Rollout) -> tuple[RewardEvent, ...]:

@@ -1,6 +1,6 @@
 """What an engine is: it turns requests into completions, many at once.
 
-A server or a cluster can stand behind it; the in-process engine of `hf_engine.py` is the default.
+It may be a client of a server or a cluster; the in-process engine of `hf_engine.py` is the default.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ class Request:
 class Completion:
     """One finished answer.
 
+    Raises ValueError or TypeError for a column of another length, one that is not declared, or one whose values are of
+    another kind than the declared type's, such as fractions for integers.
+
     Example:
         Completion(id="3/0/12/7", token_ids=np.array([9, 1], np.int32), reason="stop",
                    columns={"rollout_logprobs": np.array([-0.7, -0.1], np.float32), "version": np.array([4, 4], np.int32)})
@@ -88,9 +91,22 @@ class Completion:
     reason: Reason
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "token_ids", np.asarray(self.token_ids, np.int32))
-        columns = {name: np.asarray(values, COLUMNS[name].dtype) for name, values in self.columns.items()}
+        object.__setattr__(self, "token_ids", _cast("token_ids", self.token_ids, np.int32))
+        if self.token_ids.ndim != 1:
+            raise ValueError(f"token_ids has shape {self.token_ids.shape}, not [n]")
+        columns = {name: self._checked(name, values) for name, values in self.columns.items()}
         object.__setattr__(self, "columns", columns)
+
+    def _checked(self, name: str, values: Any) -> Array:
+        if name not in COLUMNS:
+            raise ValueError(
+                f"no per-token column {name!r} is declared; declared are {', '.join(COLUMNS)} "
+                "(reinlm.records.declare_column adds one)"
+            )
+        column = _cast(name, values, COLUMNS[name].dtype)
+        if column.shape[:1] != self.token_ids.shape:
+            raise ValueError(f"the column {name!r} has shape {column.shape} for {len(self.token_ids)} tokens")
+        return column
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
@@ -102,6 +118,14 @@ class Completion:
         )
 
     __hash__ = None  # type: ignore[assignment]  # it holds arrays
+
+
+def _cast(name: str, values: Any, dtype: Any) -> Array:
+    """The values as the type that was declared; TypeError where that would change their kind, such as fractions to integers."""
+    given = np.asarray(values)
+    if given.size and not np.can_cast(given.dtype, dtype, casting="same_kind"):
+        raise TypeError(f"{name} has values of type {given.dtype}, not {np.dtype(dtype)}")
+    return given.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True)

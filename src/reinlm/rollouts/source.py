@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reinlm.data.order import RowOrder
@@ -12,6 +12,7 @@ from reinlm.errors import RunError
 from reinlm.records import ScoredGroup, Task
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.groups import Episodes, Phases, Rewards, Sampled, sample_groups
+from reinlm.rollouts.unrewarded import in_words, remedy, unrewarded
 
 if TYPE_CHECKING:
     from reinlm.rewards import TrainerState
@@ -31,6 +32,19 @@ class Collected:
     """Rounds of sampling."""
     nothing_left: str | None = None
     """Why nothing was kept."""
+    messages: Mapping[str, str] = field(default_factory=dict)
+    """By reward that failed on an answer: what went wrong first."""
+
+    @property
+    def unrewarded(self) -> dict[str, int]:
+        """Episodes without a reward, by reason; see `reinlm.rollouts.unrewarded`."""
+        return unrewarded(self.sampled)
+
+    @property
+    def failure(self) -> str | None:
+        """What ended the first episode that an environment's error ended."""
+        rollouts = (rollout for group in self.sampled for rollout in group.group.rollouts)
+        return next((rollout.reason for rollout in rollouts if rollout.failed), None)
 
     @property
     def failed(self) -> int:
@@ -39,11 +53,11 @@ class Collected:
 
 
 class Source:
-    """Deals out tasks in their order, and yields finished, scored groups; nothing is in flight between two calls.
+    """Takes tasks in their order and yields finished, scored groups; nothing is in flight between two calls.
 
     A batch is filled in the order in which its groups were begun. What filters drop is sampled anew, from the tasks that
     come next, until `max_attempts` times as many groups were begun as a step wants. Sample k of a task is the request
-    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round stands in a later wave of it.
+    `STEP/ROUND/WAVE/TASK/k`; a task that comes twice in a round is sampled in its second wave.
 
     Args:
         episodes: engine, renderer, sampling and environment.
@@ -52,7 +66,7 @@ class Source:
         groups: how many a step wants.
         filters: a group that one of them refuses is dropped.
         greedy_baseline: every kept group gets the return of the policy's greedy answer to its task.
-        needs_rewards: a step in which no answer got a reward is an error.
+        needs_rewards: a step in which no episode has a reward is an error.
         name: who filters, for messages.
 
     Example:
@@ -92,9 +106,10 @@ class Source:
     def collect(
         self, step: int, state: TrainerState | None = None, phases: Phases = contextlib.nullcontext
     ) -> Collected:
-        """The groups of one step. Raises RunError where not one answer got a reward, and what `sample_groups` raises."""
+        """The groups of one step. Raises RunError where no episode has a reward, and what `sample_groups` raises."""
         kept: list[ScoredGroup] = []
         sampled: list[ScoredGroup] = []
+        messages: dict[str, str] = {}
         failures = attempts = 0
         while (missing := self._groups - len(kept)) and len(sampled) < self._max_attempts * self._groups:
             left = self._max_attempts * self._groups - len(sampled)
@@ -103,21 +118,19 @@ class Source:
                 tag = f"{step}/{attempts}/{number}"
                 found = self._sample(wave, self._group_size, tag, state, phases)
                 failures += sum(found.failures.values())
+                messages = {**found.messages, **messages}
                 sampled += found.groups
                 passed = [group for group in found.groups if all(keep(group) for keep in self._filters)]
                 kept += self._with_baselines(passed, tag, state, phases) if self._greedy_baseline else passed
             attempts += 1
             if not self._filters:
                 break
-        if self._needs_rewards and all(earned is None for group in sampled for earned in group.returns):
-            raise RunError(
-                f"step {step}: not one of {len(sampled) * self._group_size} answers got a reward",
-                hint="a reward function, or the environment, gave None for, or failed on, every one of them",
-            )
+        if self._needs_rewards:
+            _check_rewarded(step, sampled, messages, functions=self.rewards is not None)
         nothing = None
         if not kept:
             nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} rounds: nothing to learn from"
-        return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing)
+        return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing, messages)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the cursor of the order, as plain numbers."""
@@ -159,8 +172,20 @@ class Source:
         return [replace(group, baseline=one.returns[0]) for group, one in zip(groups, found.groups, strict=True)]
 
 
+def _check_rewarded(step: int, sampled: Sequence[ScoredGroup], messages: Mapping[str, str], *, functions: bool) -> None:
+    """Raise RunError, with the reasons and what to change, where no episode has a reward."""
+    missing = unrewarded(sampled)
+    total = sum(len(group.events) for group in sampled)
+    if sum(missing.values()) < total:
+        return
+    errors = [r.reason for group in sampled for r in group.group.rollouts if r.failed]
+    first = next((f"; first error: {text}" for text in (*messages.values(), *errors)), "")
+    hint = "correct the reward function" if messages else remedy(missing, functions=functions)
+    raise RunError(f"step {step}: none of {total} episodes has a reward: {in_words(missing)}{first}", hint=hint)
+
+
 def _waves(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """The tasks in turns without repetition: a small data set may come round twice within one batch."""
+    """The tasks in waves in each of which a task stands once: a small data set may repeat within one batch."""
     rest = list(tasks)
     while rest:
         wave: dict[str, Task] = {}

@@ -4,7 +4,7 @@ A row is an episode, as JSON; a column holds an entry for each token of all epis
 Nothing is pickled. `SCHEMA_VERSION` stands in every row; a reader refuses rows of another version.
 
     token_ids, turns          each token of each segment
-    column/NAME               a per-token column of `reinlm.records.COLUMNS`, of the segments that name it
+    column/NAME               a per-token column of `reinlm.records.COLUMNS` over the chosen tokens of the segments that name it
     text, text_ends           UTF-8 of every token's own text, and where it ends: what a viewer without a tokenizer shows
     update/NAME               what an update made of each token that the policy chose; NaN where it was in none
 
@@ -156,6 +156,8 @@ def _texts(token_ids: Array, tokenizer: PreTrainedTokenizerBase) -> dict[str, Ar
     texts = [str(tokenizer.decode([int(token)], skip_special_tokens=False)).encode() for token in distinct]
     whole = [texts[index] for index in place]
     ends = np.cumsum([len(text) for text in whole], dtype=np.int64)
+    if ends.size and ends[-1] <= np.iinfo(np.int32).max:
+        ends = ends.astype(np.int32)
     return {"text": np.frombuffer(b"".join(whole), np.uint8).copy(), "text_ends": ends}
 
 
@@ -238,9 +240,6 @@ class _Reader:
         )
 
     def _segment(self, part: Mapping[str, Any], where: str) -> Segment:
-        def count(name: str) -> int:
-            return int(part["tokens"] if COLUMNS[name].over == "all" else part["chosen"])
-
         for name in part["columns"]:
             if name not in COLUMNS:
                 raise InputError(
@@ -250,7 +249,7 @@ class _Reader:
         return Segment(
             token_ids=self._take("token_ids", part["tokens"], where),
             turns=self._take("turns", part["tokens"], where),
-            columns={name: self._take(f"column/{name}", count(name), where) for name in part["columns"]},
+            columns={name: self._take(f"column/{name}", part["chosen"], where) for name in part["columns"]},
             sampling=SamplingSettings(**part["sampling"]),
         )
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from reinlm.errors import error_line
 from reinlm.plain import decode
+from reinlm.sandbox.descendants import adopt_orphans, kill_descendants
 from reinlm.sandbox.frames import Frames, pack
 
 Methods = Mapping[str, Callable[..., Any]]
@@ -32,6 +33,7 @@ def main() -> None:
     for descriptor in (channel.fileno(), lifeline):
         os.set_inheritable(descriptor, False)  # programs that a function starts have no part in them
     end_with(lifeline)
+    adopt_orphans()
     methods: Methods = {"ping": lambda: None, **importlib.import_module(sys.argv[4]).METHODS}
     frames, own = Frames(), os.getpid()
     while (body := _receive(channel, frames)) is not None:
@@ -40,10 +42,13 @@ def main() -> None:
         if os.getpid() != own:  # a child that the function forked came back from it too: only one may answer
             os._exit(0)
         channel.sendall(reply)
+    kill_descendants(own)
 
 
 def end_with(lifeline: int) -> None:
-    """End this process and its children when the other end of the pipe `lifeline` closes: the main process is gone.
+    """End this process group when the other end of the pipe `lifeline` closes: the main process has ended.
+
+    A process that a function started in a session of its own (`setsid`) is not in the group, and is left running.
 
     On Linux the kernel does it, by a signal, even while C code holds the interpreter lock; elsewhere a thread does.
     """
@@ -58,7 +63,7 @@ def end_with(lifeline: int) -> None:
 def _answer(method: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[str, Any]:
     try:
         return "value", method(**decode(arguments))
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker lives on
+    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker goes on
         return "raised", error_line(error)
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 from reinlm.errors import RunError
+from reinlm.sandbox.descendants import kill_descendants
 from reinlm.sandbox.frames import Frames, pack
 
 IN_WORKER = "REINLM_WORKER"
@@ -24,7 +25,7 @@ IN_WORKER = "REINLM_WORKER"
 REPLY_LIMIT = 1 << 26
 """Bytes that a reply may have."""
 
-_LOOK_INTERVAL = 0.2  # seconds between looks at whether a worker that says nothing still lives
+_LOOK_INTERVAL = 0.2  # seconds between looks at whether a worker that says nothing still runs
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[3]); from reinlm.sandbox.child import main; main()"
 
 T = TypeVar("T")
@@ -106,8 +107,14 @@ class Worker:
         return result
 
     def kill(self) -> None:
-        """End the process and the processes that it started, whatever they are doing."""
+        """End the process and the processes that it started, whatever they are doing.
+
+        Off Linux a process that has left the worker's process group (`setsid`) is not among them.
+        """
         if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGSTOP)  # it starts nothing more
+                kill_descendants(self._process.pid)
             with suppress(ProcessLookupError, PermissionError):  # the group has no process left
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -120,7 +127,7 @@ class Worker:
         self.prepared.clear()
 
     def close(self) -> None:
-        """Let an idle process leave in good order, then make sure."""
+        """Let an idle process end by itself, then kill what is left."""
         if self._process is not None and self._channel is not None:
             self._channel.close()
             with suppress(subprocess.TimeoutExpired):
@@ -204,7 +211,7 @@ class Worker:
         raise OverrunError(f"overran its time limit of {limit:g} s", hint="make it faster, or raise time_limit")
 
     def _ended(self) -> NoReturn:
-        """Say how the process ended, or that it lives on without its socket."""
+        """Say how the process ended, or that it runs on without its socket."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout=2.0)

@@ -14,6 +14,7 @@ from reinlm.data import DataConfig
 from reinlm.records import RewardEvent, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Episodes, EventLoop, Sampling, SamplingConfig, sample_groups
+from reinlm.rollouts.unrewarded import unrewarded
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
@@ -55,7 +56,7 @@ class Evaluation:
     """What an evaluation found on one set of prompts."""
 
     metrics: dict[str, float]
-    """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed."""
+    """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded."""
     groups: tuple[ScoredGroup, ...]
     correct: tuple[tuple[bool | None, ...], ...]
     """For every group, whether each answer is right; None where no reward was given."""
@@ -83,6 +84,8 @@ def evaluate(
     names = reward_names(found.groups, rewards)
     correct = tuple(tuple(_verdict(events, names, correct_above) for events in group.events) for group in found.groups)
     metrics = {**accuracy_metrics(correct), **answer_metrics(found.groups, names)}
+    if missing := unrewarded(found.groups):
+        metrics["unrewarded"] = float(sum(missing.values()))
     metrics["failed"] = float(sum(found.failures.values()))
     return Evaluation(metrics, found.groups, correct)
 

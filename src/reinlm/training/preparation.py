@@ -13,6 +13,7 @@ from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
 from reinlm.models import VALUES, Anchor, Want
 from reinlm.objectives import Feedback, explained_variance
+from reinlm.records import UNKNOWN_VERSION
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner
 
@@ -84,17 +85,21 @@ def prepare(
 
 
 def stale_tokens(batch: TokenBatch, updates: int) -> Tensor:
-    """[N] bool: which tokens an earlier version of the policy chose than the one after `updates` updates."""
+    """[N] bool: which tokens an earlier version of the policy chose than the one after `updates` updates; none
+    whose version is unknown."""
     version = batch.columns.get("version")
-    return torch.zeros(batch.tokens, dtype=torch.bool) if version is None else version < updates
+    if version is None:
+        return torch.zeros(batch.tokens, dtype=torch.bool)
+    return (version != UNKNOWN_VERSION) & (version < updates)
 
 
 def staleness_metrics(batch: TokenBatch, updates: int) -> dict[str, float]:
     """How many updates ago the tokens of a batch were chosen."""
     version = batch.columns.get("version")
-    if version is None or not batch.tokens:
+    known = torch.zeros(0) if version is None else version[version != UNKNOWN_VERSION]
+    if not len(known):
         return {}
-    age = (updates - version).double()
+    age = (updates - known).double()
     return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
 

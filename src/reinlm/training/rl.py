@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rewards.spec import read_spec
 from reinlm.rollouts import Collected, Episodes, Source, check_trainable
+from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
 from reinlm.training.config import RLConfig
 from reinlm.training.critic import Critic, CriticConfig, value_model
@@ -31,7 +32,7 @@ from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.policy import TrainsPolicy
 from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
-from reinlm.training.sampled import sampled_metrics
+from reinlm.training.sampled import sampled_metrics, unrewarded_metrics
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
 from reinlm.training.update import Updater, UpdateResult, UpdateSettings
@@ -55,7 +56,9 @@ class RLRun(TrainsPolicy):
         rewards: RewardSet | None,
         evaluator: Evaluator | None = None,
         text: Examples | None = None,
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        """`say` shows a line to the user, such as in the console."""
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
@@ -93,6 +96,8 @@ class RLRun(TrainsPolicy):
         updates = self.updates.passes * self.updates.minibatches
         self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
         self.tokens = 0
+        self._say = say
+        self._said: set[str] = set()
 
     def _updater(self, examples: Examples | None) -> Updater:
         config, weights = self.config, list(self.policy.model.parameters())
@@ -141,6 +146,7 @@ class RLRun(TrainsPolicy):
         collected = self.source.collect(step, trainer, phases)
         for group in collected.sampled:
             context.send(GroupScored(step, group))
+        self._say_missing(step, collected)
         names = reward_names(collected.sampled, self.rewards)
         metrics = self._sampled(collected, names)
         trained = 0
@@ -170,6 +176,19 @@ class RLRun(TrainsPolicy):
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
         return StepReport(metrics, stop=collected.nothing_left)
 
+    def _say_missing(self, step: int, collected: Collected) -> None:
+        """Say once in a run why episodes have no reward: what failed first, or how those without one ended."""
+        found = {f"reward {name}": text for name, text in collected.messages.items()}
+        if collected.failure is not None:
+            found["environment"] = f"{collected.failed} episodes ended by an error, the first: {collected.failure}"
+        missing = collected.unrewarded
+        if self.rewards is None and needs_rewards(self.algorithm) and missing.keys() - {"error"}:
+            found["unrewarded"] = f"no reward for some episodes ({in_words(missing)}): {remedy(missing)}"
+        for name, text in found.items():
+            if name not in self._said:
+                self._said.add(name)
+                self._say(f"note: step {step}: {text}")
+
     def _set_sampling(self, step: int) -> None:
         """Sample as the schedules say at this step."""
         settings = self.config.rollout.at((step - 1) / max(self.total_steps - 1, 1))
@@ -184,6 +203,8 @@ class RLRun(TrainsPolicy):
 
     def _sampled(self, collected: Collected, names: Sequence[str]) -> dict[str, float]:
         metrics = sampled_metrics(collected.sampled, names)
+        if needs_rewards(self.algorithm):
+            metrics |= unrewarded_metrics(collected.sampled)
         sampling = self.source.episodes.sampling
         if self.config.rollout.temperature_end is not None:
             metrics["sampling/temperature"] = sampling.temperature

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from reinlm.objectives.groups import EQUAL
 from reinlm.records import ScoredGroup, unweighted
+from reinlm.rollouts.unrewarded import unrewarded
 
 
 def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:
@@ -43,6 +44,13 @@ def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict
             metrics[f"rewards/{name}/mean"] = _mean(values)
             metrics[f"rewards/{name}/std"] = _std(values)
     return metrics
+
+
+def unrewarded_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """How many episodes have no reward, in all and by reason; empty where each has one."""
+    counts = unrewarded(groups)
+    metrics = {f"episodes/unrewarded/{reason}": float(count) for reason, count in counts.items()}
+    return {"episodes/unrewarded": float(sum(counts.values())), **metrics} if counts else {}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -412,7 +412,9 @@ class RLSession(Session):
         }
         episodes = self._episodes(engine, config.data, config.rollout.sampling(self.policy.stops), **options)
         evaluator = self._evaluator(engine, sets, config.rollout, **options)
-        run = RLRun(config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text)
+        run = RLRun(
+            config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text, self.progress.say
+        )
         self._announce(run)
         return run
 

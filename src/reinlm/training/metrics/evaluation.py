@@ -76,6 +76,14 @@ METRICS = declare_metrics(
         bad="as `rewards/failed`",
     ),
     Metric(
+        "eval/{set}/unrewarded",
+        "samples",
+        "held-out answers without any reward, which `accuracy` leaves out (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="`accuracy` is that of the episodes that ended in time: raise the limits",
+    ),
+    Metric(
         "eval/{set}/loss",
         "nats per token",
         "cross-entropy of held-out demonstrations",

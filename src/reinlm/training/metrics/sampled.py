@@ -144,6 +144,28 @@ _ANSWERS = declare_metrics(
         bad="look at the `end` of their rows in `rollouts/`",
     ),
     Metric(
+        "episodes/unrewarded",
+        "samples",
+        "episodes without any reward; they are in no statistic and no loss (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="many: what is learned comes from the episodes that ended in time; see the reasons",
+    ),
+    Metric(
+        "episodes/unrewarded/{reason}",
+        "samples",
+        (
+            "episodes without any reward by reason: truncated by `length`, `context`, `turns`, `time` or by the "
+            "`environment` itself, ended by an `error`, or `finished` without one"
+        ),
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad=(
+            "`length`, `context`, `turns`, `time`: raise the limit, or give rewards before the end; `finished`: the "
+            "environment or a reward function gives None or fails"
+        ),
+    ),
+    Metric(
         "sampling/temperature",
         "none",
         "temperature of this step's samples (only where the recipe schedules it)",
