@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from reinlm.errors import InputError
-from reinlm.runs.checkpoints import Checkpoints, load_state, load_step, resolve
+from reinlm.runs.checkpoints import Checkpoints, linked_folder, load_state, load_step
 
 
 def write_weights(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_where_links_cannot_be_made_a_file_names_the_checkpoint(
     monkeypatch.setattr(os, "symlink", refuse)
     save(Checkpoints(tmp_path), 1)
     assert (tmp_path / "last").read_text() == "step_1\n"
-    assert resolve(tmp_path / "last") == tmp_path / "step_1"
+    assert linked_folder(tmp_path / "last") == tmp_path / "step_1"
     assert load_step(tmp_path / "last") == 1
 
 
