@@ -30,12 +30,14 @@ class FakeTask:
         self.policy = torch.zeros(3, dtype=torch.float64)
         self.rate = 0.1
         self.contexts: list[StepContext] = []
+        self.version = 0
 
     def step(self, step: int, context: StepContext = ALONE) -> StepReport:
         if step == self.fails_at:
             raise OSError("the environment has gone away")
         self.contexts.append(context)
         self.policy = self.policy + self.rate * torch.randn(3, dtype=torch.float64) * random.random()
+        self.version += 1
         metrics = {"loss": float((self.policy**2).sum()), "learning_rate": self.rate}
         context.send(Updated(step, metrics))
         return StepReport(metrics)

@@ -106,6 +106,10 @@ def test_a_failed_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path) -> N
         (lambda path: (path / "trainer_state.json").unlink(), "trainer_state.json is missing or cut short"),
         (lambda path: (path / "checkpoint.json").write_text('{"ver'), "it has no readable checkpoint.json"),
         (lambda path: (path / "checkpoint.json").write_text("[]"), "it has no readable checkpoint.json"),
+        (
+            lambda path: (path / "trainer_state.json").write_bytes(b"?" * (path / "trainer_state.json").stat().st_size),
+            "trainer_state.json is damaged",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_and_cleared_by_the_next(tmp_path: Path, damage, reason: str) -> None:

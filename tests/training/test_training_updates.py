@@ -92,7 +92,7 @@ def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and
 ) -> None:
     result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo")
     text = said(capsys)
-    assert text.count("grpo: 1 update of each batch (1 x 1 minibatches of 2 groups)") == 1
+    assert text.count("grpo: 1 update of each batch (1 pass of 1 minibatch of 2 groups)") == 1
     note = "with one update a batch every ratio is 1, so that the gate Clip does nothing"
     assert text.count(note) == 1
     (kept,) = json.loads((result.folder / "run.json").read_text())["notes"]
@@ -103,7 +103,7 @@ def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and
 def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:
     result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo", training={"passes": 2})
     text = said(capsys)
-    assert "grpo: 2 updates of each batch (2 x 1 minibatches of 2 groups)" in text
+    assert "grpo: 2 updates of each batch (2 passes of 1 minibatch of 2 groups)" in text
     assert "note:" not in text
     assert json.loads((result.folder / "run.json").read_text())["notes"] == []
     assert max(row["ratio/moved"] for row in metrics(result.folder)) > 0

@@ -20,7 +20,7 @@ from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
-from reinlm.loop.delivery import tell
+from reinlm.loop.delivery import send_event
 from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.run import ALONE
 from reinlm.runs import Checkpoints, Progress, RunFolder, load_state, read_metrics
@@ -75,6 +75,7 @@ class Control:
     """The run that the loop drives: an agent, up to so many steps or episodes."""
 
     kind = "classical"
+    version = None
 
     def __init__(self, agent: Agent, config: ClassicalConfig) -> None:
         self.agent = self.policy = agent
@@ -122,7 +123,7 @@ def run_classical(
 ) -> ClassicalResult:
     """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
 
-    `reports` are told when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
+    `reports` get `RunEnded` when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
     anything is written.
     """
     progress = progress or Progress(quiet=True)
@@ -145,7 +146,7 @@ def run_classical(
         except BaseException as error:
             write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
             reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            tell(reports, RunEnded(reason, 0, str(error), path), error)
+            send_event(reports, RunEnded(reason, 0, str(error), path), error)
             raise
         write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
         agents = tuple(agent for agent, _ in results)
@@ -154,7 +155,7 @@ def run_classical(
         drawn = picture(agents[0])
         if drawn is not None:
             (path / "picture.svg").write_text(drawn.svg(), encoding="utf-8")
-        tell(reports, RunEnded("finished", summary["steps"], None, path))
+        send_event(reports, RunEnded("finished", summary["steps"], None, path))
     return ClassicalResult(path, summary, agents)
 
 
@@ -171,7 +172,7 @@ def _one_seed(
     path = folder / "seeds" / str(seed)
     agent = _agent(config, seed)
     done = path / "summary.json"
-    if done.is_file():
+    if done.is_file() and "greedy_return" in json.loads(done.read_text(encoding="utf-8")):
         newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
         if newest is not None:
             load_state(newest)  # refuses a checkpoint of another version

@@ -13,13 +13,13 @@ from reinlm.runs.schema import RolloutLog
 NO_CHECKPOINT = "none yet"
 
 
-def _unheard(event: Event) -> None:
+def _ignore(event: Event) -> None:
     """Receives the events of a run that is stepped without a loop."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a run is told with each step.
+    """What a run is given with each step.
 
     Example:
         StepContext(last_checkpoint="runs/x/checkpoints/step_50", rollouts=RolloutLog(…), send=…)
@@ -29,7 +29,7 @@ class StepContext:
     """The newest checkpoint, for error messages."""
     rollouts: RolloutLog | None = None
     """Where samples are written; None where they are kept nowhere."""
-    send: Callable[[Event], None] = _unheard
+    send: Callable[[Event], None] = _ignore
     """Sends an event to the callbacks."""
 
 
@@ -62,6 +62,10 @@ class Run(Protocol):
 
     @property
     def total_steps(self) -> int: ...
+
+    @property
+    def version(self) -> int | None:
+        """Optimizer steps made so far: while it stays the same, so do the weights. None where nothing counts them."""
 
     def step(self, step: int, context: StepContext) -> StepReport:
         """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""

@@ -93,7 +93,8 @@ class RLRun(TrainsPolicy):
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
         )
-        self.replay = Replay(settings.replay, config.seed) if settings.replay else None
+        updates = self.updates.passes * self.updates.minibatches
+        self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
         self.tokens = 0
         self._say = say
         self._said: set[str] = set()
@@ -125,6 +126,12 @@ class RLRun(TrainsPolicy):
         return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors, text=text)
 
     @property
+    def version(self) -> int:
+        """Optimizer steps made, of policy and critic."""
+        critic = self.updater.critic
+        return self.updater.learner.version + (critic.learner.version if critic else 0)
+
+    @property
     def state(self) -> AlgorithmState:
         """What moves while the algorithm runs."""
         return self.updater.state
@@ -144,7 +151,7 @@ class RLRun(TrainsPolicy):
         metrics = self._sampled(collected, names)
         trained = 0
         if collected.kept:
-            earlier = self.replay.draw(step) if self.replay else []
+            earlier = self.replay.draw(step, self.state.updates) if self.replay else []
             groups = [
                 shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
             ]
@@ -162,7 +169,7 @@ class RLRun(TrainsPolicy):
             trained = int(batch.layout.expand(prepared.trained, "episode").sum())
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
-                self.replay.add(step, collected.kept)
+                self.replay.add(collected.kept)
             self._log(step, context, groups, _log_columns(prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})

@@ -69,6 +69,10 @@ class SFTRun(TrainsPolicy):
         )
         self.tokens = 0
 
+    @property
+    def version(self) -> int:
+        return self.learner.version
+
     def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
         batch = _batch(self.examples.take(self.order.take(self.batch_size)))
