@@ -36,6 +36,11 @@ def make_environment(spec: Any) -> MakeEnvironment:
     return build
 
 
+def is_question(make: MakeEnvironment) -> bool:
+    """Whether episodes are one question and one answer, without a reward of the environment's own."""
+    return make is Question or isinstance(getattr(make, "__self__", None), QuestionConfig)
+
+
 def _class(place: str) -> MakeEnvironment:
     file, _, name = place.rpartition(":")
     if file.endswith(".py") and not Path(file).expanduser().is_file():

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import reinlm
-from reinlm.config import differences, dump_yaml, parse_yaml, redact
+from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
 from reinlm.runs.files import remove, write_atomic, write_json
 
@@ -51,14 +52,15 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         may_change: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raise what `create` would raise, and touch nothing: for before a model is loaded."""
-        path = Path(path)
+        """Raise what `create` would raise, and leave nothing behind: for before a model is loaded."""
+        path, defaults = Path(path), _plain(defaults or {})
         if resume and overwrite:
             raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
         _check_place(path)
         if resume:
-            _check_resume(path, kind, _plain(config), tuple(may_change))
+            _check_resume(path, kind, _plain(config), tuple(may_change), defaults)
         elif _contents(path):
             known = (path / RUN_FILE).is_file()
             if overwrite and not known:
@@ -82,6 +84,7 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         may_change: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> RunFolder:
         """Make the folder (or take it over) once training really starts.
@@ -94,18 +97,20 @@ class RunFolder:
             resume: go on in a folder of the same kind, schema version and configuration.
             overwrite: remove an existing run folder first.
             may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+            defaults: the configuration of a run that sets nothing: what holds on resume for keys that config.yaml lacks.
             notes: what a user should know of the run, for run.json and the report.
 
         Raises:
             InputError: for a folder that exists, is no run folder, differs, or is in use by another process.
         """
         path, config, may_change = Path(path), _plain(config), tuple(may_change)
-        cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "may_change": may_change, "defaults": defaults}
+        cls.check(path, kind=kind, config=config, **how)
         path.mkdir(parents=True, exist_ok=True)
         lock = _acquire(path)
         try:
             # Another process may have made the folder between the first look and the lock.
-            cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+            cls.check(path, kind=kind, config=config, **how)
             if overwrite:
                 _empty(path)
             _describe(path, kind, config, command, notes, resume=resume)
@@ -186,9 +191,18 @@ def _check_place(path: Path) -> None:
         raise InputError(f"{path} cannot be made: {nearest} is a file")
     if not os.access(nearest, os.W_OK):
         raise InputError(f"{path} cannot be written: no permission in {nearest}")
+    try:
+        with tempfile.TemporaryDirectory(dir=nearest, prefix=".reinlm-"):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror} in {nearest}", hint="give another folder"
+        ) from error
 
 
-def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...]) -> None:
+def _check_resume(
+    path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...], defaults: Mapping[str, Any]
+) -> None:
     if not (path / RUN_FILE).is_file():
         raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
     run = read_run(path)
@@ -200,7 +214,7 @@ def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tup
         raise InputError(
             f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
         ) from None
-    changed = [line for line in differences(old, config) if not _allowed(line, may_change)]
+    changed = [line for line in differences(merge(defaults, old), config) if not _allowed(line, may_change)]
     if changed:
         more = f" (and {len(changed) - 1} more: {'; '.join(changed[1:])})" if changed[1:] else ""
         raise InputError(

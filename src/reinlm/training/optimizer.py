@@ -53,6 +53,10 @@ class OptimizerConfig(Config):
         given = [name for name in ("betas", "epsilon") if self.changed(name)]
         if given and self.name != "adamw":
             raise ValueError(f"{given[0]} has no effect on the optimizer {self.name}: it is a setting of adamw")
+        if self.schedule == "constant" and self.changed("final_fraction"):
+            raise ValueError(
+                f"final_fraction {self.final_fraction:g} has no effect with the schedule constant; set schedule"
+            )
         return self
 
     @property
