@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
@@ -37,6 +37,18 @@ class Config(BaseModel):
         """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
         default = type(self).model_fields[name].get_default(call_default_factory=True)
         return bool(getattr(self, name) != default)
+
+
+def _model_path(value: Any) -> Any:
+    if not isinstance(value, str | Path):
+        raise ValueError(
+            f"a model's folder or Hugging Face name stands here, not an object of type {type(value).__name__}"
+        )
+    return str(value)
+
+
+ModelPath = Annotated[str, BeforeValidator(_model_path)]
+"""Where a model is: a folder, or a name on the Hub."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -108,11 +120,11 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], unions: Collectio
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        replaces = (
-            key in unions and isinstance(value, Mapping) and ("name" in value or value.keys().isdisjoint(old or ()))
-        )
-        deeper = isinstance(old, Mapping) and isinstance(value, Mapping) and not replaces
-        merged[key] = merge(old, value, unions) if deeper else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            another = key in unions and ("name" in value or old.keys().isdisjoint(value))
+            merged[key] = value if another else merge(old, value, unions)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -188,8 +200,14 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = first.get("input")
-    shown = "" if isinstance(given, dict | BaseModel) else f" (given: {given!r})"
+    plain = isinstance(given, str | int | float | list | tuple | None)
+    shown = f" (given: {_short(given)})" if plain else ""
     return InputError(f"{where}: {message}{shown}")
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _fields(kind: type[BaseModel], path: list[str]) -> set[str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from reinlm.algorithms.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
 from reinlm.algorithms.measure import measure_policy, measure_values, token_quantities
+from reinlm.algorithms.terms import term_loss
 from reinlm.objectives import (
     Counts,
     Feedback,
@@ -251,7 +252,7 @@ class Algorithm(Composition):
         if self.entropy is not None and distribution.entropy is not None and state.entropy_counts:
             yield -state.entropy_coefficient * distribution.entropy
         for term in self.terms:
-            yield term(logprobs, signals, distribution)
+            yield term_loss(term, logprobs, signals, distribution)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""

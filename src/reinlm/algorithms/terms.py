@@ -1,0 +1,33 @@
+"""A loss term as users write it, checked where it is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from reinlm.errors import InputError, ReinlmError, error_line
+from reinlm.objectives import LossTerm, PolicyDistribution, Signals
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+def term_loss(
+    term: LossTerm, logprobs: Tensor, signals: Signals, distribution: PolicyDistribution
+) -> Float[Tensor, " tokens"]:
+    """The loss that a term gives each token. Raises InputError where a user's own term fails, or gives something else."""
+    name = getattr(term, "__name__", type(term).__name__)
+    try:
+        losses = term(logprobs, signals, distribution)
+    except (ReinlmError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"loss term {name} fails: {error_line(error)}") from error
+    if not isinstance(losses, Tensor) or losses.shape not in (logprobs.shape, ()):
+        found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise InputError(
+            f"loss term {name} gives {found}", hint=f"return the loss of each of the {len(logprobs)} tokens"
+        )
+    return losses
