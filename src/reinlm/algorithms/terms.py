@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from reinlm.errors import InputError, ReinlmError, error_line
 from reinlm.objectives import LossTerm, PolicyDistribution, Signals
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
-
-def term_loss(
-    term: LossTerm, logprobs: Tensor, signals: Signals, distribution: PolicyDistribution
-) -> Float[Tensor, " tokens"]:
-    """The loss that a term gives each token. Raises InputError where a user's own term fails, or gives something else."""
+def term_loss(term: LossTerm, logprobs: Tensor, signals: Signals, distribution: PolicyDistribution) -> Tensor:
+    """The loss that a term gives each token, [tokens]. Raises InputError where a user's own fails, or gives something else."""
     name = getattr(term, "__name__", type(term).__name__)
     try:
         losses = term(logprobs, signals, distribution)

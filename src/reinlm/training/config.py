@@ -205,7 +205,7 @@ class SFTConfig(VerbConfig):
 
     @model_validator(mode="after")
     def _accuracy_has_a_reward(self) -> SFTConfig:
-        if self.evaluation.stop_at is not None and self.reward is None:
+        if self.evaluation.stop_at is not None and self.reward is None and not self.changed("environment"):
             raise ValueError("evaluation.stop_at compares an accuracy, and there is none without a reward: set reward")
         return self
 

@@ -56,6 +56,8 @@ class Session(ABC):
     config: SFTConfig | RLConfig
     run: Any
     """What the loop drives."""
+    samples = True
+    """Whether evaluation samples answers; otherwise it measures a loss."""
 
     def __init__(
         self,
@@ -101,7 +103,9 @@ class Session(ABC):
                     notes=self.notes,
                 )
             )
-            self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
+            self.loop = Loop(
+                self.run, loop_settings(config, samples=self.samples), self.folder, self.progress, watching
+            )
             self._stack = stack.pop_all()
 
     @abstractmethod
@@ -255,7 +259,6 @@ class SFTSession(Session):
             self.config.environment, self.config.rollout, self.config.reward, needs_rewards=False
         )
         self.samples = self.config.reward is not None or not is_question(self.environment)
-        """Whether evaluation samples answers; otherwise it measures the loss."""
         check_sft(self.config, samples=self.samples)
 
     def _load(self) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:

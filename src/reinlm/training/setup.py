@@ -23,10 +23,10 @@ MAY_CHANGE = ("run", "imports", "resolved", "evaluation.every", "training.micro_
 """Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
 
 
-def loop_settings(config: VerbConfig) -> LoopSettings:
-    """What the loop needs to know: runs with a reward are judged by accuracy, others by their loss."""
+def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
+    """What the loop needs to know: runs whose evaluation `samples` answers are judged by accuracy, others by their loss."""
     return LoopSettings(
-        higher_is_better=bool(getattr(config, "reward", None)),
+        higher_is_better=samples,
         evaluate_every=config.evaluation.every,
         stop_at=config.evaluation.stop_at,
         patience=config.evaluation.patience,

@@ -69,5 +69,10 @@ class TrackioTracker(ServiceTracker):
         run.log(row, step=step)
 
     def finish(self, run: Any, event: RunEnded) -> None:
+        import trackio
+
         with contextlib.redirect_stdout(io.StringIO()):
-            run.finish()
+            try:
+                trackio.finish()  # it forgets the run too, which it would finish again as the process ends
+            except RuntimeError:  # the run was opened in another context, such as a thread
+                run.finish()
