@@ -21,6 +21,7 @@ lint: $(STAMP)  ## Style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
 slow: $(STAMP)  ## The tests that take minutes

@@ -41,7 +41,6 @@ from typing import Any
 import torch
 
 from reinlm.classical.agent import Agent
-from reinlm.classical.deep.base import NetworkAgent
 from reinlm.classical.deep.dqn import DQN
 from reinlm.classical.deep.ppo import PPO
 
@@ -69,7 +68,7 @@ Curve = list[tuple[int, float]]
 
 # ------------------------------------------------------------------------------------------------ the two sides
 
-Pair = tuple[NetworkAgent, BaseAlgorithm]
+Pair = tuple[Any, BaseAlgorithm]
 
 
 def ppo(seed: int, environments: int, minibatch: int = 64, limit: int = 500) -> Pair:

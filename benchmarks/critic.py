@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -73,7 +74,8 @@ def _judge(policy: Policy, critic: ValueModel, folder: Path) -> tuple[torch.Tens
     best: list[float] = []
     returns: list[float] = []
     for group in groups:
-        right = [*policy.tokenizer.convert_tokens_to_ids(list(group.group.task.columns["answer"])), policy.stops[0]]
+        tokenizer: Any = policy.tokenizer
+        right = [*tokenizer.convert_tokens_to_ids(list(group.group.task.columns["answer"])), policy.stops[0]]
         first = group.group.rollouts[0].segments[0]
         prompt = first.token_ids[~first.chosen].tolist()
         with torch.no_grad():

@@ -9,6 +9,7 @@ Everything is an exact sum over the three tokens of π = [.7, .2, .1], π_ref = 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,11 +26,20 @@ def ratio(logprobs: Tensor) -> Tensor:
     return (logprobs - MU.log()).exp()
 
 
-ON_POLICY: dict[str, Estimate] = {f.__name__: (lambda lp, f=f: f(lp, REF.log())) for f in (k1, k2, k3)}
+def _tied(estimator: Callable[[Tensor, Tensor], Tensor], logprobs: Tensor) -> Tensor:
+    return estimator(logprobs, REF.log())
+
+
+def _weighted(estimate: Estimate, logprobs: Tensor, detached: bool = False) -> Tensor:
+    rho = ratio(logprobs)
+    return (rho.detach() if detached else rho) * estimate(logprobs)
+
+
+ON_POLICY: dict[str, Estimate] = {f.__name__: (partial(_tied, f)) for f in (k1, k2, k3)}
 OFF_POLICY: dict[str, Estimate] = {
     **ON_POLICY,
-    **{f"sg[ρ]·{name}": (lambda lp, f=f: ratio(lp).detach() * f(lp)) for name, f in ON_POLICY.items()},
-    **{f"ρ·{name}": (lambda lp, f=f: ratio(lp) * f(lp)) for name, f in ON_POLICY.items()},
+    **{f"sg[ρ]·{name}": (partial(_weighted, f, detached=True)) for name, f in ON_POLICY.items()},
+    **{f"ρ·{name}": (partial(_weighted, f)) for name, f in ON_POLICY.items()},
 }
 
 

@@ -168,7 +168,7 @@ def main(seed: int = 0, steps: int = 60) -> tuple[float, float]:
     torch.manual_seed(seed)
     generator, draw = torch.Generator().manual_seed(seed), random.Random(seed)
     tokenizer = character_tokenizer(ALPHABET)
-    shape = {"hidden_size": 128, "layers": 2, "heads": 4, "intermediate_size": 256, "context": 32}
+    shape: Any = {"hidden_size": 128, "layers": 2, "heads": 4, "intermediate_size": 256, "context": 32}
     model: Any = tiny_model("qwen3", vocab_size=len(tokenizer), seed=seed, init_std=0.08, rope_theta=100.0, **shape)
     held_out = problems(400, seed=seed)
     train = problems(6000, seed=seed + 1, exclude=held_out)

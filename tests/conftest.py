@@ -8,7 +8,6 @@ import os
 import pkgutil
 import re
 import signal
-from collections.abc import MutableSequence
 
 import jaxtyping
 import pytest
@@ -40,7 +39,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return re.sub(r" at 0x[0-9a-f]+", "", val) if isinstance(val, str) and " at 0x" in val else None
 
 
-def pytest_collection_modifyitems(items: MutableSequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where one failure ends a run, as for a mutant, the numbers worked out by hand come before the drawn ones."""
     if not CHECK_SHAPES:
         items.sort(key=lambda item: item.get_closest_marker("hypothesis") is not None)

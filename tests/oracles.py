@@ -84,7 +84,9 @@ def policy_loss(recipe, logprobs, old, advantages, mask, ref=None, rollout=None,
     weight = token_weights(mask, recipe.weights, groups)
     trust = correction_weights(recipe.corrections, old, rollout, mask) if recipe.corrections else None
     value, gradient = 0.0, np.zeros((rows, columns))
-    seen = {name: [] for name in ("low", "high", "ratio", "moved", "kl", "gap", "importance", "dropped", "weight")}
+    seen: dict[str, list[float]] = {
+        name: [] for name in ("low", "high", "ratio", "moved", "kl", "gap", "importance", "dropped", "weight")
+    }
     for i in range(rows):
         tokens = [t for t in range(columns) if mask[i, t]]
         before = old if recipe.against == "old" else rollout

@@ -30,7 +30,7 @@ def segment(pattern: str, version: int = 0, **columns: Any) -> Segment:
             turn += pattern[place - 1] != "a"
         turns.append(turn if letter == "a" else NO_TURN)
     count = pattern.count("a")
-    known = {
+    known: dict[str, Any] = {
         "rollout_logprobs": [-0.1 * (i + 1) for i in range(count)],
         "version": [version] * count,
     }
@@ -91,7 +91,7 @@ def segments(draw: st.DrawFn) -> Segment:
             turns[place] = first
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = sum(chosen)
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "rollout_logprobs": rng.integers(0, 2**32, count, dtype=np.uint32).view(np.float32),
         "version": rng.integers(-(2**31), 2**31, count),
         "loss_weight": rng.standard_normal(count),

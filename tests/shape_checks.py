@@ -20,4 +20,4 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     annotations = getattr(function, "__annotations__", {}).values()
     named = any(shape in str(annotation) for annotation in annotations for shape in (*SHAPES, "jaxtyping"))
     named = named and getattr(function, "__qualname__", "") not in OWN_CHECKS
-    return _check(function) if named else function  # type: ignore[no-any-return]
+    return _check(function) if named else function

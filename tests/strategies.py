@@ -55,7 +55,10 @@ def padded_batches(draw, min_tokens=0, spread=0.2):
 @st.composite
 def layouts(draw, max_groups=3):
     """Groups of 1 to 3 episodes of 1 or 2 sequences of 0 to 2 turns of 1 to 3 tokens; all in order."""
-    turn_of_token, sequence_of_turn, episode_of_sequence, group_of_episode = [], [], [], []
+    turn_of_token: list[int] = []
+    sequence_of_turn: list[int] = []
+    episode_of_sequence: list[int] = []
+    group_of_episode: list[int] = []
     groups = draw(st.integers(0, max_groups))
     for group in range(groups):
         for _ in range(draw(st.integers(1, 3))):
@@ -66,7 +69,8 @@ def layouts(draw, max_groups=3):
                 episode_of_sequence.append(len(group_of_episode))
             group_of_episode.append(group)
     parts = (turn_of_token, sequence_of_turn, episode_of_sequence, group_of_episode)
-    return Layout(*(torch.tensor(part, dtype=torch.long) for part in parts), groups)
+    turn, sequence, episode, of_group = (torch.tensor(part, dtype=torch.long) for part in parts)
+    return Layout(turn, sequence, episode, of_group, groups)
 
 
 def partition(draw, count):

@@ -157,7 +157,7 @@ def test_a_value_of_another_type_is_refused_by_its_name(value, name):
 
 
 def test_a_value_that_contains_itself_is_refused():
-    loop = []
+    loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InputError, match="nested too deeply"):
         encode(loop)

@@ -11,4 +11,4 @@ def test_shapes_at_their_ends_in_the_middle_and_beyond() -> None:
     assert scheduled("cosine", 1 / 3, 0.2) == pytest.approx(0.2 + 0.8 * 0.75)
     assert scheduled("constant", 0.9, 0.1) == 1.0
     with pytest.raises(ValueError, match="unknown schedule 'step'"):
-        scheduled("step", 0.5)  # type: ignore[arg-type]
+        scheduled("step", 0.5)

@@ -44,8 +44,8 @@ def length(completions: list[str], **_: Any) -> list[float]:
 def tiny(seed: int = 0, alphabet: str = ALPHABET, **tokenizer: Any) -> tuple[Any, Any]:
     """A model in float64 and its tokenizer; matrices of deviation 0.3, from NumPy."""
     characters = character_tokenizer(alphabet, **tokenizer)
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32, "context": 64}
-    model = tiny_model("qwen3", vocab_size=len(characters), seed=0, **shape).to(torch.float64)
+    shape: dict[str, Any] = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32, "context": 64}
+    model: Any = tiny_model("qwen3", vocab_size=len(characters), seed=0, **shape).double()
     noise = np.random.default_rng(seed)
     with torch.no_grad():
         for _, weight in sorted(model.named_parameters()):

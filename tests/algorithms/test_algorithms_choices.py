@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -120,8 +121,8 @@ def test_every_name_builds_the_algorithm_of_that_name_and_cites_its_paper(name):
 def test_a_change_replaces_one_choice_and_leaves_the_others(change, choice, expected):
     mine = algorithm("grpo", **change)
     assert getattr(mine, choice) == expected
-    origin = {"base": "grpo"} if choice == "name" else {}
-    assert mine == replace(grpo(), **{choice: expected}, **origin)
+    origin: dict[str, Any] = {"base": "grpo"} if choice == "name" else {}
+    assert mine == replace(grpo(), **origin | {choice: expected})
     assert resolve({"base": "grpo", **change}) == mine
 
 
@@ -323,7 +324,7 @@ def test_contradictions_are_found_between_a_base_and_a_change():
 def test_a_recipe_that_names_no_algorithm_is_told_how(spec, message):
     with pytest.raises(InputError) as error:
         resolve(spec)
-    assert (error.value.message, "base: grpo" in error.value.hint) == (message, True)
+    assert (error.value.message, "base: grpo" in (error.value.hint or "")) == (message, True)
 
 
 # ------------------------------------------------------------------------------------------------ earlier names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -220,7 +221,8 @@ def test_the_exact_penalty_of_ppo_takes_the_divergence_from_the_old_policy():
     signals = chosen.prepare(layout, d([0.0, 0.0]), old_logprobs=d([-1.0, -2.0]))
     loss = chosen.loss(logprobs, signals, chosen.initial_state(), full_old_kl=full)
     loss.value.backward()
-    assert (loss.value.item(), full.grad.tolist()) == (pytest.approx(1.0), [1.0, 1.0])
+    assert loss.value.item() == pytest.approx(1.0)
+    assert full.grad.tolist() == [1.0, 1.0]
     with pytest.raises(ValueError, match=r"full_old_kl is missing$"):
         chosen.loss(logprobs, signals, chosen.initial_state(), full_kl=full)
     moved = chosen.advance(chosen.initial_state(), kl=[(0.0, 0.0), (0.1, 1.0)])
@@ -233,6 +235,7 @@ def test_a_full_kl_in_the_reward_that_was_not_measured_is_asked_for_and_carries_
     with pytest.raises(ValueError, match=r"^reinforce has a full KL in its reward: full_kl is needed$"):
         chosen.charge(feedback, chosen.initial_state(), d([-1.0]), d([-1.0]))
     charged = chosen.charge(feedback, chosen.initial_state(), None, None, d([0.5]).requires_grad_())
+    assert charged.token_rewards is not None
     assert not charged.token_rewards.requires_grad
     by_answer = algorithm("rloo", kl={**ALONE, "placement": "sequence_reward"})
     both = Feedback(Layout.from_lengths([2, 1]), d([1.0, 1.0]))
@@ -243,7 +246,7 @@ def test_a_full_kl_in_the_reward_that_was_not_measured_is_asked_for_and_carries_
 
 
 def test_a_state_of_an_earlier_checkpoint_still_loads():
-    earlier = {
+    earlier: dict[str, Any] = {
         "updates": 3,
         "batches": 2,
         "kl_coefficients": (0.04,),

@@ -40,6 +40,7 @@ def test_11_4_the_golden_vector(sign, loss, gradient, clipped):
     value = (signals.weights * out.losses).sum()
     value.backward()
     assert value.item() == pytest.approx(loss, abs=1e-9)
+    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == pytest.approx(gradient, abs=1e-9)
     assert (out.low.tolist(), out.high.tolist()) == clipped
 

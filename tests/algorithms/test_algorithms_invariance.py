@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def backward(chosen, logprobs, signals):
 
 def added(metrics):
     """Metrics of slices reduced: totals and counts add, maxima are taken."""
-    sums, maxima = {}, {}
+    sums: dict[str, Any] = {}
+    maxima: dict[str, Any] = {}
     for each in metrics:
         for name, (total, count) in each.sums.items():
             old = sums.get(name, (0.0, 0.0))

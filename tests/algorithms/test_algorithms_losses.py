@@ -167,6 +167,7 @@ def test_the_loss_and_its_gradient_have_the_precision_of_the_log_probabilities_a
         logprobs = torch.full((1, 2), -1.0, dtype=given_, requires_grad=True)
         result = algorithm("dapo").objective(logprobs, logprobs.detach(), torch.ones(1), mask)
         result.loss.backward()
+        assert logprobs.grad is not None
         assert (result.loss.dtype, logprobs.grad.dtype) == (expected, given_)
         assert result.loss.item() == -1.0
 

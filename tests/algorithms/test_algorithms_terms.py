@@ -176,9 +176,12 @@ def test_a_constraint_charges_by_its_state_and_moves_it():
     assert moved.multipliers == pytest.approx((0.515,))
     charged = chosen.charge(costly([1.0], [0.4]), moved, None, None)
     assert charged.rewards.tolist() == pytest.approx([0.5240924092], abs=1e-9)
+    assert charged.named_rewards is not None
     assert charged.named_rewards["cost"].tolist() == [0.4]
     steps = costly([1.0], [0.4], step_rewards=d([3.0]), step_tokens=torch.tensor([0]))
-    assert chosen.charge(steps, state, None, None).step_rewards.tolist() == pytest.approx([2.0])
+    charged = chosen.charge(steps, state, None, None)
+    assert charged.step_rewards is not None
+    assert charged.step_rewards.tolist() == pytest.approx([2.0])
 
 
 def test_a_batch_without_the_cost_leaves_the_multiplier_and_one_that_was_not_measured_is_refused():

@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 
 def tiny(seed: int = 0) -> tuple[Any, Any]:
     tokenizer = character_tokenizer("0123456789+=")
-    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "context": 24}
+    shape: dict[str, Any] = {"hidden_size": 32, "layers": 1, "heads": 2, "context": 24}
     return tiny_model("qwen3", vocab_size=len(tokenizer), seed=seed, **shape), tokenizer
 
 

@@ -133,7 +133,7 @@ def test_reinforce_with_a_baseline_learns_the_mixture_of_the_short_corridor() ->
     values = []
     for seed in range(30):
         agent = REINFORCE("reinlm/ShortCorridor-v0", seed=seed).learn(episodes=1000)
-        right = float(agent.actor(torch.ones(1, 1)).log_distribution.exp()[0, 1])  # type: ignore[union-attr]
+        right = float(agent.actor(torch.ones(1, 1)).log_distribution.exp()[0, 1])
         values.append(ShortCorridor.value(right))
     assert np.mean(values) == pytest.approx(-11.657, abs=1.0)
 

@@ -55,7 +55,9 @@ def test_vector_15_the_target_of_dqn(double: bool, target: float, terminated: bo
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-6)
     assert float(value) == 2.0
     loss.backward()
-    assert float(agent.target.weights[-1][1].grad.abs().sum()) == 0.0  # the target is a constant
+    slope = agent.target.weights[-1][1].grad
+    assert slope is not None
+    assert float(slope.abs().sum()) == 0.0  # the target is a constant
 
 
 def test_the_memory_holds_the_final_observation_of_a_truncated_episode_and_says_that_it_may_bootstrap() -> None:
@@ -105,7 +107,7 @@ def test_the_target_network_is_copied_or_follows() -> None:
 
 
 def test_epsilon_goes_down_over_its_share_of_the_budget() -> None:
-    settings = {"epsilon_start": 1.0, "epsilon_end": 0.1, "epsilon_share": 0.5, "updates": 1, "train_every": 64}
+    settings: Any = {"epsilon_start": 1.0, "epsilon_end": 0.1, "epsilon_share": 0.5, "updates": 1, "train_every": 64}
     agent = DQN(Counter(), learning_starts=100, **settings, **SMALL)
     agent.begin(1000)
     agent.advance(64)
@@ -247,7 +249,7 @@ def test_a_failed_line_search_leaves_the_weights_bit_identical() -> None:
     batch = agent.prepare(agent.collect())
     weights = agent.policy.vector.detach().clone()
     real = agent.surrogate
-    agent.surrogate = lambda given: real(given) * 0.0 + 1.0 if not torch.is_grad_enabled() else real(given)  # type: ignore[method-assign]
+    agent.surrogate = lambda batch: real(batch) * 0.0 + 1.0 if not torch.is_grad_enabled() else real(batch)  # type: ignore[method-assign]
     measured = agent.policy_step(batch)
     assert measured == {"trust_region__accepted": 0.0, "kl__old": 0.0, "surrogate_improvement": 0.0}
     assert torch.equal(agent.policy.vector, weights)
@@ -294,7 +296,7 @@ def test_sampled_actions_have_the_policys_probabilities_and_numpy_plays_as_torch
     assert float(drawn.float().mean()) == pytest.approx(0.75, abs=0.025)
     np.testing.assert_array_equal(agent.actor.player()(observations.numpy(), noise.numpy()), drawn.numpy())
     for kind, env in ((DQN, "CartPole-v1"), (PPO, "Pendulum-v1")):
-        network = kind(env, seed=1)
+        network: Any = kind(env, seed=1)
         body = network.online if kind is DQN else network.actor.body
         x = torch.randn(5, network.inputs, generator=torch.Generator().manual_seed(2))
         np.testing.assert_allclose(body.player()(x.numpy()), body(x).detach().numpy(), atol=1e-5)

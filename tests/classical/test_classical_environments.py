@@ -82,20 +82,22 @@ def test_an_algorithm_that_cannot_act_in_a_space_says_why(kind: Any, env: Any, w
 
 
 def test_settings_and_budgets_that_make_no_sense_are_refused() -> None:
-    for settings, message in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"discount": 1.5}, "discount"),
         ({"lerning_rate": 1.0}, "unknown key 'lerning_rate'"),
         ({"clip": 1.0}, "clip"),
-    ):
+    ]
+    for settings, message in refused:
         with pytest.raises(InputError, match=message):
             PPO("CartPole-v1", **settings)
     agent = PPO("CartPole-v1")
-    for budget, message in (
+    budgets: list[tuple[dict[str, Any], str]] = [
         ({}, "give one of them"),
         ({"steps": 1000, "episodes": 3}, "give one of them"),
         ({"steps": 10}, "512 steps at a time"),
         ({"episodes": 0}, "episodes must be at least 1"),
-    ):
+    ]
+    for budget, message in budgets:
         with pytest.raises(InputError, match=message):
             agent.learn(**budget)
     with pytest.raises(InputError, match="seed must be at least 0"):
@@ -186,7 +188,8 @@ def test_our_worlds_pass_gymnasiums_own_checks() -> None:
     world.reset(seed=0)
     with pytest.raises(ValueError, match=r"state 0 has actions \[0, 1\], not 4"):
         world.step(4)
-    assert "x" in gym.make("reinlm/Gridworld4x4-v0", render_mode="ansi").unwrapped.render()
+    grid: Any = gym.make("reinlm/Gridworld4x4-v0", render_mode="ansi").unwrapped
+    assert "x" in grid.render()
 
 
 # ------------------------------------------------------------------------------------------------ snapshots

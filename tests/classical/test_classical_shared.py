@@ -7,6 +7,7 @@ import importlib
 import inspect
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,9 +135,9 @@ def test_ppos_loss_on_cartpole_is_the_language_models_on_the_same_numbers() -> N
 
 
 def test_gae_is_called_with_the_true_successors(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
+    seen: dict[str, Any] = {}
 
-    def spy(*arguments: torch.Tensor, **settings: float) -> torch.Tensor:
+    def spy(*arguments: torch.Tensor, **settings: Any) -> torch.Tensor:
         seen["arguments"], seen["settings"] = arguments, settings
         return objectives.gae(*arguments, **settings)
 
@@ -205,8 +206,8 @@ def test_advantages_on_a_control_task_are_those_of_a_plain_loop(end: str) -> Non
     )
     rollout = agent.collect()
     ends = ["", "", end, "", ""]
-    columns = (rollout.rewards, rollout.values, rollout.next_values)
-    expected = plain_gae(*(column[:, 0].tolist() for column in columns), ends, 0.9, 0.8)
+    rewards, values, following = (x[:, 0].tolist() for x in (rollout.rewards, rollout.values, rollout.next_values))
+    expected = plain_gae(rewards, values, following, ends, 0.9, 0.8)
     np.testing.assert_allclose(agent.prepare(rollout).advantages.numpy(), expected, rtol=1e-5)
 
 
@@ -215,7 +216,7 @@ def test_ppos_loss_and_figures_are_those_of_a_plain_loop() -> None:
     batch = agent.prepare(agent.collect())
     with torch.no_grad():
         agent.flat.vector.add_(0.2 * torch.randn(agent.flat.vector.shape, generator=torch.Generator().manual_seed(1)))
-        log_p = agent.actor(batch.observations).log_distribution.double().numpy()  # type: ignore[union-attr]
+        log_p = agent.actor(batch.observations).log_distribution.double().numpy()
         values = agent.critic(batch.observations).double().numpy()
     loss, figures = agent.loss(batch, clip=0.2)
     assert figures is not None
@@ -246,9 +247,9 @@ def test_ppo_penaltys_loss_is_that_of_a_plain_loop() -> None:
     batch = agent.prepare(agent.collect())
     with torch.no_grad():
         old = agent.actor(batch.observations).detach()
-        before = old.log_distribution.double().numpy()  # type: ignore[union-attr]
+        before = old.log_distribution.double().numpy()
         agent.flat.vector.add_(0.2 * torch.randn(agent.flat.vector.shape, generator=torch.Generator().manual_seed(1)))
-        after = agent.actor(batch.observations).log_distribution.double().numpy()  # type: ignore[union-attr]
+        after = agent.actor(batch.observations).log_distribution.double().numpy()
         values = agent.critic(batch.observations).double().numpy()
     loss, _ = agent.loss(batch, old)
     chosen = batch.actions.numpy()

@@ -57,7 +57,8 @@ def test_vector_15_sarsa_takes_the_action_that_it_learns_from() -> None:
     agent.explore = lambda row: next(planned)  # type: ignore[method-assign]
     agent.learn(episodes=1)
     assert agent.q[0, 0] == pytest.approx(1.045, abs=1e-12)
-    assert agent.env.unwrapped.taken == [0, 0]
+    world: Any = agent.env.unwrapped
+    assert world.taken == [0, 0]
     assert agent.q[1, 0] == pytest.approx(0.45, abs=1e-12)  # R = 0 and the end: 0.5 - 0.1 · 0.5
 
 
@@ -186,7 +187,8 @@ def test_off_policy_control_learns_the_greedy_policy_from_random_behaviour() -> 
     agent = OffPolicyMonteCarlo("FrozenLake-v1", env_arguments={"is_slippery": False}, discount=0.95, seed=1)
     agent.learn(episodes=4000)
     row, steps = 0, 0
-    model = agent.env.unwrapped.P
+    world: Any = agent.env.unwrapped
+    model = world.P
     while row != 15 and steps < 20:
         row, steps = int(model[row][agent.predict(row)][0][1]), steps + 1
     assert (row, steps) == (15, 6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 MARK = "@@mark@@"
 
 
@@ -39,7 +41,7 @@ class RowByRow:
         return [(before + after, [False] * len(before) + [True] * len(after))]
 
     def chat(self, messages):
-        stretches = []
+        stretches: list[Any] = []
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,8 @@ def test_a_tokenizer_whose_batch_call_says_something_else_is_asked_text_by_text(
             return tokenizer(text.upper(), **options)
 
     texts = ["question", "answer"]
-    assert Encoder(Shouting())(texts) == [tokenizer(t.upper(), add_special_tokens=False)["input_ids"] for t in texts]
+    shouting: Any = Shouting()
+    assert Encoder(shouting)(texts) == [tokenizer(t.upper(), add_special_tokens=False)["input_ids"] for t in texts]
 
 
 def lacking_x():

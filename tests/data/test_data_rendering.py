@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from data_tokenizers import BARE, CHATML, LLAMA, THINKING, build_tokenizer
@@ -121,7 +122,7 @@ def test_an_answer_with_more_than_its_text_begins_a_new_segment():
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 CLEAN = WORDS.map(str.strip).filter(lambda text: text and "<" not in text)
 ROLES = st.sampled_from(["user", "system", "tool"])
-MESSAGES = st.lists(st.builds(dict, role=ROLES, content=CLEAN), min_size=1, max_size=3)
+MESSAGES: st.SearchStrategy[list[Any]] = st.lists(st.builds(dict, role=ROLES, content=CLEAN), min_size=1, max_size=3)
 
 
 @pytest.mark.parametrize("style", ["chatml", "llama", "qwen", "bare"])

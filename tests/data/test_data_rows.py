@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def chat(*messages: object) -> dict[str, object]:
 
 
 USER = {"role": "user", "content": "hi"}
-BAD_ROWS = [
+BAD_ROWS: list[tuple[Any, str]] = [
     (b'{"prompt": ', "invalid JSON: Expecting value"),
     (b'{"prompt": "' + b"\x00" + b'"}', "invalid JSON"),
     (b'{"prompt": "\xff\xfe"}', "not UTF-8 at byte 13 of the line"),

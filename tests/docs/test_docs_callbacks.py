@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text(encoding=
 
 def test_the_example_halves_the_rate_after_ten_steps_without_a_better_reward() -> None:
     scope: dict[str, Any] = {}
-    exec(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], scope)
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], scope)
     patience = scope["callbacks"][0]
     asked: list[Any] = []
 
@@ -37,7 +37,7 @@ def test_the_example_halves_the_rate_after_ten_steps_without_a_better_reward() -
 
 
 def test_the_recipe_is_read() -> None:
-    written = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
+    written = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
     names = [next(iter(spec)) for spec in build(RunConfig, written["run"]).chosen_trackers]
     assert names == ["tensorboard", "wandb", "trackio"]
 

@@ -11,6 +11,7 @@ import yaml
 from reinlm.algorithms import resolve
 from reinlm.aliases import ALIASES, Alias
 from reinlm.config import build
+from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig, SFTConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming_from.md").read_text(encoding="utf-8")
@@ -46,9 +47,11 @@ def test_the_recipes_are_taken_and_every_key_has_its_value(tmp_path: Path, monke
     config = build(RLConfig, trl)
     assert (config.rollout.group_size, config.rollout.batch_size, config.training.passes) == (8, 64, 1)
     algorithm = resolve(config.algorithm)
+    assert isinstance(algorithm.gate, Clip)
     assert (algorithm.gate.low, algorithm.gate.high, algorithm.ties[0].coefficient) == (0.2, 0.28, 0.04)
     config = build(RLConfig, verl)
     assert config.rollout.batch_size == 1024 * config.rollout.group_size
+    assert config.training.minibatches is not None
     assert config.rollout.groups // config.training.minibatches == 256
     assert resolve(config.algorithm).ties[0].estimator == "k3"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,9 +16,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="
 
 
 def test_the_recipe_is_read_and_every_key_takes_its_value():
-    written = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
-    config = build(RLConfig, {**written, "model": "path", "data": "file", "reward": "math"})
-    assert resolve(config.algorithm).critic.clip is None
+    written = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    config: Any = build(RLConfig, {**written, "model": "path", "data": "file", "reward": "math"})
+    critic = resolve(config.algorithm).critic
+    assert critic is not None
+    assert critic.clip is None
     assert (config.critic.warmup_steps, config.critic.optimizer.learning_rate) == (20, 1e-5)
     assert (config.training.replay.groups, config.training.reference_refresh.mix) == (8, 0.6)
     assert (config.training.target_kl, config.training.kl_learning_rate) == (0.02, 0.01)

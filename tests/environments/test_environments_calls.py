@@ -40,7 +40,7 @@ class AsyncEcho(Echo):
 class Later(Echo):
     """A plain method that returns what is to be awaited."""
 
-    def step(self, action: Action) -> Any:  # type: ignore[override]
+    def step(self, action: Action) -> Any:
         return AsyncEcho().step(action)
 
 
@@ -75,8 +75,10 @@ def test_plain_environments_work_side_by_side() -> None:
             barrier.wait()  # passes only where three of them are here at the same time
             return StepResult("met")
 
+    meets: Any = Meets
+
     async def main() -> list[StepResult]:
-        return await asyncio.gather(*(Calls(Meets(), TASK, 10).step(ACTION) for _ in range(3)))
+        return await asyncio.gather(*(Calls(meets(), TASK, 10).step(ACTION) for _ in range(3)))
 
     assert asyncio.run(main()) == [StepResult("met")] * 3
 
@@ -122,7 +124,8 @@ def test_a_timeout_of_the_environments_own_is_an_error_like_any_other() -> None:
 
 def test_an_error_while_closing_is_raised_unless_there_is_one_before() -> None:
     async def main(error: Exception | None) -> None:
-        async with Calls(Raises(error or ValueError()), TASK, 5.0) as calls:
+        environment: Any = Raises(error or ValueError())
+        async with Calls(environment, TASK, 5.0) as calls:
             if error is not None:
                 await calls.step(ACTION)
 
@@ -166,4 +169,5 @@ def test_a_question_ends_with_its_answer_and_earns_nothing_of_itself() -> None:
     question = Question()
     assert asyncio.run(question.reset(TASK)) is None
     assert asyncio.run(question.step(ACTION)) == StepResult(None, None, True, False, {"reason": "stop"})
-    assert (name_of(question), name_of(Echo())) == ("question", "Echo")
+    echo: Any = Echo()
+    assert (name_of(question), name_of(echo)) == ("question", "Echo")

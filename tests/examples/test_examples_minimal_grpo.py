@@ -22,6 +22,8 @@ FILE = Path(__file__).parents[2] / "examples" / "minimal_grpo.py"
 @pytest.fixture(scope="module")
 def example():
     spec = importlib.util.spec_from_file_location("minimal_grpo", FILE)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -59,6 +61,7 @@ def test_what_stands_at_masked_places_does_not_reach_it(example):
     loss = example.grpo_loss(logprobs, other, other, torch.ones(1), mask)
     loss.backward()
     assert loss.item() == -1.0
+    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[-1.0, 0.0]]
 
 
@@ -91,7 +94,7 @@ def test_its_gradient_reaches_the_weights_as_the_librarys_does(example):
     signals = chosen.prepare(
         layout, layout.expand(advantages, "sequence"), old_logprobs=old[mask], ref_logprobs=ref[mask]
     )
-    logprobs = score(model, ids.tolist(), positions).logprobs
+    logprobs = score(model, ids.tolist(), positions).scored
     assert rollout_logprobs[mask].tolist() == pytest.approx(logprobs.tolist(), abs=1e-5)
     expected = chosen.loss(logprobs, signals, chosen.initial_state()).value
     expected.backward()

@@ -105,7 +105,7 @@ def make_quickstart(folder: Path) -> Path:
             ],
             after=[sample("123+456=", "975", 1.0), sample("7+8=", "51", 1.0), sample("1+1=", "2", 1.0)],
         )
-        summary = {"accuracy_before": 0.43, "accuracy_after": 0.951, "greedy_before": 0.93, "greedy_after": 0.972}
+        summary: Any = {"accuracy_before": 0.43, "accuracy_after": 0.951, "greedy_before": 0.93, "greedy_after": 0.972}
         summary |= {"accuracy_before_interval": [0.41, 0.45], "accuracy_after_interval": [0.941, 0.96]}
         run.write_summary(summary | {"train_seconds": 84.2, "samples_per_second": 412.0, "problems": 512})
     return folder

@@ -100,7 +100,7 @@ def test_every_logged_metric_is_in_exactly_one_chart() -> None:
 
 def test_a_curve_holds_its_points_its_band_and_gaps_where_a_value_was_not_finite() -> None:
     low, high = "eval/{}/accuracy_low", "eval/{}/accuracy_high"
-    records = [
+    records: list[dict[str, Any]] = [
         {"step": 0, "eval/x/accuracy": 0.5, low.format("x"): 0.4, high.format("x"): 0.6},
         {"step": 5},
         {"step": 10, "eval/x/accuracy": math.inf, low.format("x"): 0.5, high.format("x"): 0.7},

@@ -84,7 +84,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 def tiny() -> tuple[Any, Any]:
     """One layer of 16 with a character tokenizer."""
     tokenizer = character_tokenizer("0123456789+=")
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "context": 32}
+    shape: dict[str, Any] = {"hidden_size": 16, "layers": 1, "heads": 2, "context": 32}
     policy = load_policy((tiny_model("qwen3", vocab_size=len(tokenizer), seed=0, **shape), tokenizer))
     return policy.model, policy.tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,7 @@ def test_one_name_is_logged_once_a_step_and_never_beside_the_run_s_own(tmp_path:
     class Own(FakeTask):
         def step(self, *args: Any) -> Any:
             result = super().step(*args)
-            result.metrics["undocumented"] = 1.0
-            return result
+            return replace(result, metrics={**result.metrics, "undocumented": 1.0})
 
     with pytest.raises(reinlm.RunError, match="callback Asks logged 'undocumented', which the run logs itself"):
         run(tmp_path / "b", Asks(lambda c: c.log("undocumented", 2)), task=Own())
@@ -215,7 +215,7 @@ def test_a_changed_rate_counts_from_the_next_step_on_and_survives_a_resume(tmp_p
 
 
 def test_scaling_leaves_the_schedule_underneath(tmp_path: Path) -> None:
-    settings = {"training": {"steps": 5}, "optimizer": {"learning_rate": 5e-3, "schedule": "cosine"}}
+    settings: dict[str, Any] = {"training": {"steps": 5}, "optimizer": {"learning_rate": 5e-3, "schedule": "cosine"}}
     sft(tmp_path / "plain", **settings)
     sft(tmp_path / "scaled", [Asks(lambda c: c.scale_learning_rate(0.5), step=2)], **settings)
     plain, scaled = ([r["learning_rate"] for r in logged(tmp_path / name)] for name in ("plain", "scaled"))
@@ -281,7 +281,7 @@ def test_a_state_that_cannot_be_stored_ends_the_run_by_name(tmp_path: Path) -> N
 @pytest.mark.parametrize("handler", ["on_step_started", "on_updated", "on_step_ended", "on_logged", "on_saved"])
 def test_a_callback_that_raises_is_named_and_its_step_is_saved(handler: str, tmp_path: Path) -> None:
     task, others = FakeTask(), Recorder()
-    failing = Asks(lambda control: {}["missing"], handler, step=2)
+    failing = Asks(lambda control: dict[str, Any]()["missing"], handler, step=2)
     step = Asks(lambda control: control.log("mine/after", 1), step=2)
     every = 2 if handler == "on_saved" else 50
     with pytest.raises(reinlm.RunError) as raised:

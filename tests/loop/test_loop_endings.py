@@ -64,7 +64,7 @@ def test_a_report_is_left_behind_however_a_run_ends(reason: str, tmp_path: Path)
     ended = seen.events[-1]
     assert isinstance(ended, RunEnded)
     assert (ended.reason, ended.step, ended.folder) == (reason, steps, tmp_path / "run")
-    assert message in ended.message if message else ended.message is None
+    assert message in (ended.message or "") if message else ended.message is None
     assert [type(event) for event in seen.events].count(RunEnded) == 1
     assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == steps
     report = (tmp_path / "run" / "report.html").read_text()

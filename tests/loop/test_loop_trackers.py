@@ -66,6 +66,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
     """The records of an offline run's transaction log: LevelDB's log format, blocks of chunks with a 7-byte head."""
     from wandb.proto import wandb_internal_pb2
 
+    messages: Any = wandb_internal_pb2
     data, place, parts = file.read_bytes(), HEADER, b""
     while place + 7 <= len(data):
         if BLOCK - place % BLOCK < 7:  # no head fits into the rest of a block
@@ -75,7 +76,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or last of several
-            record = wandb_internal_pb2.Record()
+            record = messages.Record()
             record.ParseFromString(parts)
             parts = b""
             yield record

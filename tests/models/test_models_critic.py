@@ -81,7 +81,8 @@ def test_all_values_are_zero_at_first_and_its_own_backbone_is_a_copy() -> None:
     assert values_of(critic).tolist() == [0.0] * 3
     assert {p.data_ptr() for p in critic.trainable()}.isdisjoint(p.data_ptr() for p in policy.parameters())
     assert all(p.requires_grad for p in critic.trainable())
-    copied, theirs = dict(critic.model.lm.named_parameters()), dict(policy.lm.transformer.named_parameters())
+    lm: Any = policy.lm
+    copied, theirs = dict(critic.model.lm.named_parameters()), dict(lm.transformer.named_parameters())
     assert len(critic.trainable()) == 2 + len(theirs)
     assert all(torch.equal(copied[name], theirs[name]) for name in theirs)
 
@@ -99,14 +100,15 @@ def test_a_shared_backbone_gives_values_and_log_probabilities_in_one_pass() -> N
     critic = ValueModel(policy, "shared")
     randomize(critic)
     calls: list[int] = []
-    policy.lm.transformer.register_forward_hook(lambda *_: calls.append(1))
+    lm: Any = policy.lm
+    lm.transformer.register_forward_hook(lambda *_: calls.append(1))
     scores = policy(batch_of(), Want(values=True))
     assert len(calls) == 1
     assert torch.equal(scores.scored, plain.scored)
     assert scores.values is not None
     assert scores.values.tolist() == pytest.approx(values_of(critic).tolist(), abs=1e-12)
     scores.values.sum().backward()
-    assert policy.lm.transformer.h[0].attn.c_attn.weight.grad.abs().sum() > 0
+    assert lm.transformer.h[0].attn.c_attn.weight.grad.abs().sum() > 0
     assert [name for name, _ in critic.named_parameters()] == ["head.weight", "head.bias"]
     assert plain.values is policy(batch_of(), Want()).values is None
 
@@ -157,7 +159,8 @@ def test_the_divergence_over_the_vocabulary_is_exact_and_has_its_gradient(direct
         expected += [(first[p - 1].exp() * (first[p - 1] - second[p - 1])).sum() for p in positions]
     found = scores.full_kl["reference"]
     assert found.tolist() == pytest.approx([float(x.detach()) for x in expected], abs=1e-12)
-    weight = policy.lm.transformer.h[0].attn.c_attn.weight
+    lm: Any = policy.lm
+    weight = lm.transformer.h[0].attn.c_attn.weight
     (slope,) = torch.autograd.grad(found.sum(), weight)
     (naive,) = torch.autograd.grad(torch.stack(expected).sum(), weight)
     torch.testing.assert_close(slope, naive, atol=1e-10, rtol=1e-8)

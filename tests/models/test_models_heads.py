@@ -124,7 +124,7 @@ def test_packing_is_refused_where_sequences_of_a_row_would_mix(name: str, config
     assert not supports_packing(model)
     with pytest.raises(InputError, match=f"{name} mixes sequences that share a row"):
         score(model, [[1, 2], [3, 4]], [[1], [1]], packing="pack")
-    alone = torch.cat([score(model, [tokens], [[1]]).logprobs for tokens in ([1, 2], [3, 4, 5])])
+    alone = torch.cat([score(model, [tokens], [[1]]).scored for tokens in ([1, 2], [3, 4, 5])])
     together = score(model, [[1, 2], [3, 4, 5]], [[1], [1]], packing="pad").logprobs
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-10)
 

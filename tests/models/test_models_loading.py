@@ -133,7 +133,7 @@ def test_gradient_checkpointing_runs_layers_twice_in_training_mode(folder: Path)
         score(model, SEQUENCE, POSITIONS)
         layer = next(module for name, module in model.named_modules() if name.endswith("layers.0.mlp"))
         layer.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
-        score(model.train(), SEQUENCE, POSITIONS).logprobs.sum().backward()
+        score(model.train(), SEQUENCE, POSITIONS).scored.sum().backward()
         assert len(calls) == 2
 
 
@@ -287,7 +287,7 @@ def test_lora_on_the_head_gets_its_gradient(folder: Path) -> None:
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     logits = model(torch.tensor(SEQUENCE)).logits[0]
     expected = torch.autograd.grad(torch.log_softmax(logits, -1)[[0, 1, 2, 3], SEQUENCE[0][1:]].sum(), weights)
-    actual = torch.autograd.grad(score(model, SEQUENCE, POSITIONS, chunk_tokens=1).logprobs.sum(), weights)
+    actual = torch.autograd.grad(score(model, SEQUENCE, POSITIONS, chunk_tokens=1).scored.sum(), weights)
     assert len(weights) == 2
     for got, want in zip(actual, expected, strict=True):
         assert want.abs().max() > 1e-3

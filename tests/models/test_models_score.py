@@ -25,11 +25,12 @@ SEQUENCES = [[3, 4, 5, 6, 7, 2], [2, 9], [8, 8, 8], [1, 20, 19, 18, 17, 16, 15, 
 POSITIONS = [[2, 3, 5], [1], [], [1, 4, 8]]
 FAMILIES = ["qwen3", "llama", "gpt2", "qwen3_moe"]
 
-_models = {
-    (family, dtype): tiny_model(family, vocab_size=VOCAB, hidden_size=32, layers=2, heads=2, seed=3).to(dtype)
-    for family in FAMILIES
-    for dtype in (torch.float32, torch.float64)
-}
+
+def _model(family: Any) -> Any:
+    return tiny_model(family, vocab_size=VOCAB, hidden_size=32, layers=2, heads=2, seed=3)
+
+
+_models = {(family, dtype): _model(family).to(dtype) for family in FAMILIES for dtype in (torch.float32, torch.float64)}
 # Grouped matrix products, the default for experts, know no float64.
 _models["qwen3_moe", torch.float64].set_experts_implementation("eager")
 
@@ -63,7 +64,7 @@ def test_scores_equal_the_plain_computation(family: str, packing: Any) -> None:
     model = _models[family, torch.float64]
     logprobs, entropy = naive(model, SEQUENCES, POSITIONS, 0.7)
     scores = score(model, SEQUENCES, POSITIONS, temperature=0.7, entropy=True, chunk_tokens=3, packing=packing)
-    torch.testing.assert_close(scores.logprobs, logprobs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(scores.scored, logprobs, rtol=0, atol=1e-12)
     torch.testing.assert_close(scores.entropy, entropy, rtol=0, atol=1e-12)
     assert scores.entropy is not None
     assert not scores.entropy.requires_grad
@@ -79,7 +80,7 @@ def test_gradients_equal_the_plain_computation(family: str, dtype: torch.dtype, 
     expected = gradients(model, (weights * logprobs).sum() + 0.1 * entropy.sum())
     scores = score(model, SEQUENCES, POSITIONS, temperature=1.3, entropy="grad", chunk_tokens=2, packing=packing)
     assert scores.entropy is not None
-    actual = gradients(model, (weights * scores.logprobs).sum() + 0.1 * scores.entropy.sum())
+    actual = gradients(model, (weights * scores.scored).sum() + 0.1 * scores.entropy.sum())
     norm = torch.cat([g.flatten() for g in expected]).norm()
     for got, want in zip(actual, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=tolerance * norm.item())
@@ -93,7 +94,7 @@ def test_a_head_with_bias_of_its_own_gets_its_gradients() -> None:
     with torch.no_grad():
         model.lm_head.bias.copy_(torch.randn(VOCAB, generator=generator))
     expected = gradients(model, naive(model, SEQUENCES, POSITIONS, 1.0)[0].sum())
-    actual = gradients(model, score(model, SEQUENCES, POSITIONS, chunk_tokens=2).logprobs.sum())
+    actual = gradients(model, score(model, SEQUENCES, POSITIONS, chunk_tokens=2).scored.sum())
     head = [name for name, _ in model.named_parameters()].index("lm_head.bias")
     assert expected[head].abs().max() > 0.1
     for got, want in zip(actual, expected, strict=True):
@@ -155,7 +156,7 @@ def test_logits_never_outlive_their_chunk_forward_or_backward(temperature: float
         score(model, sequences, positions)  # the probe of the first call is not measured
         with _LiveLogits() as live:
             scores = score(model, sequences, positions, entropy=True, chunk_tokens=chunk, temperature=temperature)
-            gradients(model, scores.logprobs.sum())
+            gradients(model, scores.scored.sum())
         return live.most
 
     assert most(8) <= 8 * 5
@@ -164,9 +165,9 @@ def test_logits_never_outlive_their_chunk_forward_or_backward(temperature: float
 
 def test_padding_and_later_tokens_never_matter() -> None:
     model = _models["llama", torch.float64]
-    alone = score(model, [[3, 4, 5]], [[1, 2]]).logprobs
+    alone = score(model, [[3, 4, 5]], [[1, 2]]).scored
     for longer in ([7] * 12, [0, 1] * 6):
-        among = score(model, [longer, [3, 4, 5, *longer]], [[11], [1, 2]]).logprobs
+        among = score(model, [longer, [3, 4, 5, *longer]], [[11], [1, 2]]).scored
         torch.testing.assert_close(among[1:], alone, rtol=0, atol=1e-12)
 
 
@@ -216,30 +217,30 @@ def test_bfloat16_models_take_the_softmax_in_float32() -> None:
     scores = score(model, SEQUENCES, POSITIONS, entropy=True)
     with torch.no_grad():
         logits = model(torch.tensor([SEQUENCES[0]])).logits[0, 1].float()
-    assert scores.logprobs.dtype == torch.float32
-    torch.testing.assert_close(scores.logprobs[0], torch.log_softmax(logits, 0)[SEQUENCES[0][2]], rtol=0, atol=2e-2)
+    assert scores.scored.dtype == torch.float32
+    torch.testing.assert_close(scores.scored[0], torch.log_softmax(logits, 0)[SEQUENCES[0][2]], rtol=0, atol=2e-2)
     exact, _ = naive(_models["qwen3", torch.float32], SEQUENCES, POSITIONS, 1.0)
-    torch.testing.assert_close(scores.logprobs, exact, rtol=0, atol=5e-2)
+    torch.testing.assert_close(scores.scored, exact, rtol=0, atol=5e-2)
 
 
 def test_autocast_reaches_backbone_and_head_but_not_the_softmax() -> None:
     model = _models["qwen3", torch.float32]
-    exact = score(model, SEQUENCES, POSITIONS).logprobs
+    exact = score(model, SEQUENCES, POSITIONS).scored
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores = score(model, SEQUENCES, POSITIONS, chunk_tokens=2)
-    assert scores.logprobs.dtype == torch.float32
-    assert 0 < (scores.logprobs - exact).abs().max() < 5e-2
-    assert all(g.isfinite().all() for g in gradients(model, scores.logprobs.sum()))
+    assert scores.scored.dtype == torch.float32
+    assert 0 < (scores.scored - exact).abs().max() < 5e-2
+    assert all(g.isfinite().all() for g in gradients(model, scores.scored.sum()))
 
 
 def test_gradient_checkpointing_in_training_mode_changes_nothing() -> None:
     model = copy.deepcopy(_models["qwen3", torch.float64])
-    expected = gradients(model, score(model, SEQUENCES, POSITIONS).logprobs.sum())
+    expected = gradients(model, score(model, SEQUENCES, POSITIONS).scored.sum())
     model.activation_checkpointing_enable()
     disable_dropout(model.train())
     calls = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
-    actual = gradients(model, score(model, SEQUENCES, POSITIONS).logprobs.sum())
+    actual = gradients(model, score(model, SEQUENCES, POSITIONS).scored.sum())
     assert len(calls) == 2  # forward, and again in backward
     for got, want in zip(actual, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)

@@ -31,7 +31,7 @@ def d(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def one_group(rewards):
+def one_group(rewards) -> tuple[torch.Tensor, torch.Tensor, int]:
     return d(rewards), torch.zeros(len(rewards), dtype=torch.long), 1
 
 
@@ -309,7 +309,8 @@ def test_gae_equals_the_sum_over_temporal_differences(steps, seed, smoothing):
     )
     for b in range(2):
         columns = (x[:, b] for x in (rewards, values, successors, terminated, truncated))
-        assert mine[:, b].tolist() == pytest.approx(oracles.gae_by_sums(*columns, 0.9, smoothing), abs=1e-12)
+        expected = oracles.gae_by_sums(*(*columns, 0.9, smoothing))
+        assert mine[:, b].tolist() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gamma", "gae_lambda"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -25,7 +26,13 @@ from strategies import padded_batches
 # Vector 0: x = [[1,2,3,4],[5,6,·,·],[·,·,·,·]]
 VECTOR = Layout.from_lengths([4, 2, 0])
 X = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
-ALL = {"token": token_mean, "sequence": sequence_mean, "prompt": prompt_mean, "sum": sequence_sum, 7: ConstantBudget(7)}
+ALL: dict[Any, Any] = {
+    "token": token_mean,
+    "sequence": sequence_mean,
+    "prompt": prompt_mean,
+    "sum": sequence_sum,
+    7: ConstantBudget(7),
+}
 
 
 def aggregate(weights, layout=VECTOR, x=X):

@@ -152,7 +152,7 @@ def test_an_advantage_with_a_gradient_would_pull_the_policy_where_no_reward_poin
 
 def test_the_plain_k3_blows_up_for_a_forgotten_token_and_the_unbiased_one_does_not():
     """π_θ → 0 while π_ref stays: the gradient of k3 is 1 - π_ref/π_θ, that of r·k3 is r·log(π_θ/π_ref) → 0."""
-    slopes = {"k3": [], "k3_unbiased": []}
+    slopes: dict[str, list[float]] = {"k3": [], "k3_unbiased": []}
     for logprob in (-2.0, -6.0, -12.0):
         for estimator, seen in slopes.items():
             x = d([logprob], grad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -242,9 +243,11 @@ def test_vtrace_caps_ratios_at_one_unless_told_otherwise():
     capped = vtrace(*given, gamma=0.9, value_cap=1.0, trace_cap=1.0, policy_cap=1.0)
     assert [x.tolist() for x in plain] == [x.tolist() for x in capped]
     for name in ("value_cap", "trace_cap", "policy_cap"):
-        assert [x.tolist() for x in vtrace(*given, gamma=0.9, **{name: 2.0})] != [x.tolist() for x in plain]
+        raised: dict[str, Any] = {name: 2.0}
+        assert [x.tolist() for x in vtrace(*given, gamma=0.9, **raised)] != [x.tolist() for x in plain]
+        zero: dict[str, Any] = {name: 0.0}
         with pytest.raises(ValueError, match=f"^vtrace: {name} must be more than 0, not 0.0$"):
-            vtrace(*given, gamma=0.9, **{name: 0.0})
+            vtrace(*given, gamma=0.9, **zero)
 
 
 def test_the_choice_hands_its_values_on():
@@ -257,7 +260,7 @@ def test_the_choice_hands_its_values_on():
         truncated=torch.tensor([True]),
         log_importance=d([0.5, 0.5]),
     )
-    options = {"gamma": 0.9, "gae_lambda": 0.5, "value_cap": 1.2, "trace_cap": 1.3, "policy_cap": 1.4}
+    options: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.5, "value_cap": 1.2, "trace_cap": 1.3, "policy_cap": 1.4}
     never, end = torch.tensor([[False], [False]]), torch.tensor([[False], [True]])
     trajectory = (d([[0.5], [0.5]]), d([[0.0], [1.0]]), d([[0.1], [0.2]]), d([[0.2], [0.7]]), never, end)
     expected = vtrace(*trajectory, **options)
@@ -300,7 +303,9 @@ def test_the_solver_and_the_search_stop_where_they_should():
 
     assert line_search(attempt, d([1.0]), 0.01) is None
     assert tried == pytest.approx([0.8**j for j in range(10)])
-    assert line_search(lambda step: (1.0, 0.01), d([1.0]), 0.01).item() == 1.0
+    found = line_search(lambda step: (1.0, 0.01), d([1.0]), 0.01)
+    assert found is not None
+    assert found.item() == 1.0
     assert line_search(lambda step: (math.nan, 0.0), d([1.0]), 0.01) is None
 
 

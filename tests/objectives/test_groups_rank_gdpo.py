@@ -119,6 +119,7 @@ def test_a_reward_that_was_not_given_drops_its_term_alone_and_an_answer_without_
     )
     assert GDPO()(feedback).tolist() == pytest.approx([1.0, 1.0, -1.0, 0.0], abs=1e-6)
     filtered = feedback.without(torch.tensor([True, False, False, False]))
+    assert filtered.named_rewards is not None
     assert filtered.named_rewards["a"].isnan().tolist() == [True, False, True, False]
     assert Feedback(feedback.layout, feedback.rewards).without(torch.ones(4, dtype=torch.bool)).named_rewards is None
 

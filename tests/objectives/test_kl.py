@@ -34,6 +34,7 @@ def test_vector_3_gradients_as_a_loss_on_the_policys_own_samples(estimator, grad
     """k1 ties to nothing, k2 follows KL(π ‖ π_ref), k3 follows KL(π_ref ‖ π): samples are fixed, so π weighs as a constant."""
     logits = PI.log().requires_grad_()
     (PI * estimator(logits.log_softmax(0), REF.log())).sum().backward()
+    assert logits.grad is not None
     assert logits.grad.tolist() == pytest.approx(gradient, abs=1e-8)
 
 
@@ -51,6 +52,7 @@ def test_k3_of_a_single_token():
     value = k3(logprob, torch.tensor([-1.1], dtype=torch.float64))
     value.sum().backward()
     assert value.item() == pytest.approx(0.0918246976, abs=1e-9)
+    assert logprob.grad is not None
     assert logprob.grad.item() == pytest.approx(-0.4918247, abs=1e-7)
 
 
@@ -59,6 +61,7 @@ def test_k3_stays_finite_at_extreme_differences():
     value = k3(far, torch.zeros(3, dtype=torch.float64))
     value.sum().backward()
     assert value.tolist() == pytest.approx([torch.e**20 - 21, torch.e**-20 + 19, torch.e**20 - 21])
+    assert far.grad is not None
     assert far.grad.tolist() == [0.0, 0.0, 0.0]
 
 

@@ -165,8 +165,8 @@ def measured(kl, episodes=256, batches=1):
 def test_2d_adaptive_coefficients():
     rule = SchulmanRule(0.01)
     assert [rule(1.0, 1.0, measured(kl)) for kl in (0.005, 0.01, 0.02)] == [0.5, 1.0, 2.0]
-    rule = ZieglerRule(6.0, 10_000)
-    assert [rule(0.2, 0.2, measured(kl)) for kl in (9.0, 6.3, 1.0)] == near([0.201024, 0.200256, 0.198976])
+    ziegler = ZieglerRule(6.0, 10_000)
+    assert [ziegler(0.2, 0.2, measured(kl)) for kl in (9.0, 6.3, 1.0)] == near([0.201024, 0.200256, 0.198976])
 
 
 def test_2e_a_kl_in_the_reward_of_each_token():
@@ -192,7 +192,13 @@ def test_2f_conjugate_gradient_and_the_full_step():
     assert step.tolist() == near([0.0110096377, 0.0770674636])
     assert float(0.5 * step @ fisher @ step) == near(0.01)
     tried = []
-    found = line_search(lambda s: (tried.append(s) or float(len(tried) > 2), 0.0), step, 0.01)
+
+    def better_from_the_third_on(s):
+        tried.append(s)
+        return float(len(tried) > 2), 0.0
+
+    found = line_search(better_from_the_third_on, step, 0.01)
+    assert found is not None
     assert found.tolist() == near([0.0070461681, 0.0493231767])
 
 
@@ -212,7 +218,9 @@ def test_2g_trpo_on_one_bernoulli_parameter():
     step = full_step(x, product(x), 0.01)
     assert step.item() == near(0.2828427125)
     assert attempt(step) == near((0.1404860291, 0.0099668434))
-    assert torch.equal(line_search(attempt, step, 0.01), step)
+    found = line_search(attempt, step, 0.01)
+    assert found is not None
+    assert torch.equal(found, step)
     assert line_search(attempt, step, 1e-9, backtracks=5) is None
     assert line_search(attempt, -step, 0.01) is None
 
@@ -503,6 +511,7 @@ def test_13_decoupled_ppo():
     for advantage, loss in ((1.0, -1.4656833098), (-1.0, 1.6487212707)):
         layout = Layout.from_lengths([1])
         s = chosen.prepare(layout, d([advantage]), old_logprobs=d([-1.0]), rollout_logprobs=d([-1.2]))
+        assert s.correction is not None
         assert s.correction.tolist() == near([1.2214027582])
         assert chosen.loss(d([-0.7]), s, chosen.initial_state()).value.item() == near(loss)
     against = algorithm("ppo", ratio={"token": {"against": "rollout"}})

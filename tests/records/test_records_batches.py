@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,7 +262,7 @@ def test_a_rollout_is_as_long_as_its_chosen_tokens_and_says_how_it_ended():
     ],
 )
 def test_a_segment_that_contradicts_itself_is_refused(changes, message):
-    good = {"token_ids": [5, 6], "turns": [-1, 0], "columns": {"rollout_logprobs": [-1.0], "version": [0]}}
+    good: Any = {"token_ids": [5, 6], "turns": [-1, 0], "columns": {"rollout_logprobs": [-1.0], "version": [0]}}
     assert Segment(**good).length == 1
     with pytest.raises(ValueError, match=f"^{message}$"):
         Segment(**(good | changes))
@@ -316,7 +317,7 @@ def test_what_is_missing_has_the_value_that_its_column_declares():
 
 
 def test_a_column_without_such_a_value_is_needed_in_every_segment_with_chosen_tokens():
-    teacher = {"teacher_logprobs": [-0.5]}
+    teacher: dict[str, Any] = {"teacher_logprobs": [-0.5]}
     assert batch_of(segment("pa", **teacher), segment("p")).columns["teacher_logprobs"].tolist() == [-0.5]
     with pytest.raises(ValueError, match=r"^segment 1 has no column 'teacher_logprobs', which other segments"):
         batch_of(segment("pa", **teacher), segment("pa"))

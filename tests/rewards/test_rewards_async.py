@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rewards_support import longer_is_better, make_group, values, write
@@ -163,6 +164,7 @@ def test_one_failure_ends_the_other_calls_of_a_step_early(tmp_path):
 
 def test_one_call_scores_a_group_or_the_whole_step(tmp_path):
     file = write(tmp_path, BODY)
+    call: Any
     for call, wanted in (("group", 2.0), ("batch", 6.0)):
         with build_rewards(
             [f"{file}:count", lambda completions: [len(completions)] * len(completions)], call=call
@@ -207,9 +209,9 @@ def test_one_group_cannot_be_scored_where_a_call_takes_the_whole_step():
         build_rewards(longer_is_better, call="batch") as rewards,
         pytest.raises(InputError, match=r"reward.call=batch"),
     ):
-        rewards.score_group(groups(1)[0])
+        _ = rewards.score_group(groups(1)[0])  # raises at once, before it is awaited
     with pytest.raises(InputError, match="call"):
-        build_rewards(longer_is_better, call="step")
+        build_rewards(longer_is_better, call="step")  # type: ignore[arg-type]
 
 
 def test_an_error_of_a_function_without_limit_is_raised_where_the_group_is_awaited():
@@ -233,7 +235,7 @@ def test_a_group_without_an_answer_to_score_calls_nothing():
         assert values(asyncio.run(main(rewards))) == [[]]
         rewards.close()
         with pytest.raises(RunError, match="closed"):
-            rewards.score_group(groups(1)[0])
+            _ = rewards.score_group(groups(1)[0])
 
 
 def test_a_program_ends_at_once_while_functions_of_its_own_still_run(tmp_path):

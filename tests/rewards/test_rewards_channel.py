@@ -128,8 +128,11 @@ def test_bytes_between_two_calls_fail_the_next_one(tmp_path):
     )
     with build_rewards(f"{file}:score", time_limit=10) as rewards:
         assert values(rewards.score(GROUPS)) == [[1.0], [2.0]]
-        worker = rewards._rewards[0].lane._workers[0]
-        assert wait([worker._channel], timeout=5)
+        lane = rewards._rewards[0].lane
+        assert lane is not None
+        channel = lane._workers[0]._channel
+        assert channel is not None
+        assert wait([channel], timeout=5)
         with pytest.raises(RunError, match=r"reward 'score' sent b'RLM1.*' while no call was in flight"):
             rewards.score(GROUPS, TrainerState(1))
         assert values(rewards.score(GROUPS, TrainerState(1))) == [[1.0], [2.0]]

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def score(function, groups, **options):
 
 
 def test_a_function_is_passed_what_it_takes_and_nothing_else():
-    seen = {}
+    seen: dict[str, Any] = {}
 
     def few(completion_ids, label):
         seen.update(completion_ids=completion_ids, label=label)
@@ -164,7 +165,7 @@ def test_step_rewards_land_on_their_tokens(tmp_path):
             "put a step reward on token 3 of an answer of 3",
         ),
         (StepRewards([(-1, 1.0)]), "put a step reward on token -1 of an answer of 3"),
-        (StepRewards([(0.5, 1.0)]), "put a step reward on token 0.5, which is no index"),
+        (StepRewards([(0.5, 1.0)]), "put a step reward on token 0.5, which is no index"),  # type: ignore[list-item]
         (StepRewards([(True, 1.0)]), "put a step reward on token True, which is no index"),
         (StepRewards([(1, float("inf"))]), "returned the step reward inf on token 1"),
         (StepRewards([(1, 1.0)], outcome=float("nan")), "returned the outcome nan beside its steps"),
@@ -252,7 +253,7 @@ def test_a_closure_that_overruns_stops_the_run_and_says_what_to_do(on_error):
         score(endless, [make_group("a:1", ["x"])], time_limit=0.2, on_error=on_error)
     release.set()
     assert time.monotonic() - start < 10
-    assert "file.py:function" in caught.value.hint
+    assert "file.py:function" in (caught.value.hint or "")
 
 
 def test_async_functions_work_while_a_loop_is_running():

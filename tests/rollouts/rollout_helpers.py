@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Capabilities, Completion, Request, Sampling
@@ -15,7 +14,7 @@ VOCABULARY = 300
 PAD, EOS = 0, 1
 CONTEXT = 48
 
-ModelMaker = Callable[..., PreTrainedModel]
+ModelMaker = Callable[..., Any]
 
 RAGGED = [(5, 6, 7), (8,), (9, 10, 11, 12, 13, 14, 15), (20, 21), (30, 31, 32, 33, 34), (40, 41, 42, 43)]
 
@@ -74,6 +73,7 @@ class ScriptedEngine:
     async def generate(self, request: Request) -> Completion:
         self.asked.append(request)
         answer = self.script[request.id]
+        reason: Any
         text, reason = answer if isinstance(answer, tuple) else (answer, "stop")
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + ([EOS] if reason == "stop" else [])
         numbers = np.arange(1, len(ids) + 1)

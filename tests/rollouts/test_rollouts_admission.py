@@ -99,7 +99,7 @@ def sample(kind: type[Slow], seed: int | None, max_batch: int, order: Any = "nam
     clock = Clock(seed)
     engine = HFEngine(MODEL, TOKENIZER, pad_id=PAD, max_batch=max_batch)
     episodes = Episodes(engine, RENDERER, SAMPLING, lambda: kind(clock), order=order)
-    rewards = SlowRewards(clock)
+    rewards: Any = SlowRewards(clock)
     return sample_groups(episodes, TASKS, group_size=3, tag="1/0/0", rewards=rewards), rewards
 
 
@@ -162,8 +162,13 @@ def test_a_reward_is_at_work_while_other_answers_are_sampled() -> None:
     engine = HFEngine(MODEL, TOKENIZER, pad_id=PAD)
     steps: list[int] = []
     step = engine.step
-    engine.step = lambda: (steps.append(1), step())[1]  # type: ignore[method-assign]
     waited: list[str] = []
+
+    def counted() -> Any:
+        steps.append(1)
+        return step()
+
+    engine.step = counted  # type: ignore[method-assign]
 
     class Waits(SlowRewards):
         async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
@@ -186,9 +191,8 @@ def test_a_reward_is_at_work_while_other_answers_are_sampled() -> None:
 
     answers = Sampling(max_new_tokens=8, temperature=1.3, stop_token_ids=tuple(range(len(TOKENIZER))))
     episodes = Episodes(engine, RENDERER, answers, Turns)
-    found = sample_groups(
-        episodes, [Task("short", "a"), Task("long", "a")], group_size=2, tag="t", rewards=Waits(Clock(None))
-    )
+    rewards: Any = Waits(Clock(None))
+    found = sample_groups(episodes, [Task("short", "a"), Task("long", "a")], group_size=2, tag="t", rewards=rewards)
     assert waited == ["short"]
     assert [group.group.rollouts[0].turns for group in found.groups] == [1, 4]
 

@@ -64,7 +64,7 @@ def test_greedy_equals_generate_token_for_token(
         assert done[request.id].reason == "length"
 
 
-def test_greedy_stops_where_generate_stops(model: PreTrainedModel, engine: HFEngine) -> None:
+def test_greedy_stops_where_generate_stops(model: Any, engine: HFEngine) -> None:
     stops = (3, 77, 120, 200, 250, 290)
     done = run(engine, requests(replace(GREEDY, stop_token_ids=stops)))
     ends = set()
@@ -135,7 +135,8 @@ def test_requests_that_arrive_late_change_nobodys_answer(
 ) -> None:
     model = model.double()
     reference = run(HFEngine(model, tokenizer, pad_id=PAD), mixed())
-    engine, done = HFEngine(model, tokenizer, pad_id=PAD, max_batch=10), {}
+    engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=10)
+    done: dict[str, Any] = {}
     for request in mixed():
         engine.submit([request])
         done.update((completion.id, completion) for completion in engine.step())
@@ -259,7 +260,7 @@ def test_stop_strings_end_after_the_token_that_completes_them(
     for name, answer in free.items():
         count, end = len(ids(answer)), "length"
         for n in range(1, count + 1):
-            if any(string in tokenizer.decode(ids(answer)[:n]) for string in strings):
+            if any(string in tokenizer.decode(list(ids(answer)[:n])) for string in strings):
                 count, end = n, "stop"
                 break
         assert (ids(bound[name]), bound[name].reason) == (ids(answer)[:count], end)
@@ -394,7 +395,7 @@ def test_limits_out_of_range_are_refused(
 
 
 def test_models_with_other_state_than_keys_and_values_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    small = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
+    small: Any = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
     linear = Qwen3NextConfig(
         **small, intermediate_size=32, num_experts=0, linear_num_value_heads=2, linear_num_key_heads=2,
         layer_types=["linear_attention", "full_attention"], linear_key_head_dim=8, linear_value_head_dim=8,
@@ -414,8 +415,7 @@ def test_the_model_is_left_in_the_mode_it_was_in(make_model: ModelMaker, tokeniz
     reference = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
     model.train()
     model.gradient_checkpointing_enable()
-    frozen = model.transformer.h[0]
-    frozen.eval()
+    model.transformer.h[0].eval()
     before = [module.training for module in model.modules()]
     done = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
     assert {name: ids(x) for name, x in done.items()} == {name: ids(x) for name, x in reference.items()}

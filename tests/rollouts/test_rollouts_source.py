@@ -331,8 +331,8 @@ def submitted(sampler: HFEngine) -> list[str]:
     seen: list[str] = []
     submit = sampler.submit
 
-    def noted(asked: Any) -> None:
-        asked = list(asked)
+    def noted(requests: Any) -> None:
+        asked = list(requests)
         seen.extend(request.id for request in asked)
         submit(asked)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -67,7 +70,12 @@ def test_tokens_that_cannot_end_a_string_cost_no_window(
     ids = tokenizer.encode("the answer is forty two", add_special_tokens=False)
     decoded: list[int] = []
     window = text.window
-    monkeypatch.setattr(text, "window", lambda ids: decoded.append(len(ids)) or window(ids))
+
+    def counted(ids: Sequence[int]) -> Any:
+        decoded.append(len(ids))
+        return window(ids)
+
+    monkeypatch.setattr(text, "window", counted)
     for _ in range(2):
         assert not any(stops.completed(ids[:n]) for n in range(1, len(ids) + 1))
     assert decoded == [1] * len(set(ids))

@@ -98,7 +98,7 @@ def earned(rollout: Rollout) -> list[tuple[str, float, int | None]]:
 
 
 FIRST = ("u:go|a:" "x1$" "t:ab|a:" "y$", "-------" "000" "-------" "11")  # fmt: skip
-EPISODES = {
+EPISODES: dict[str, tuple[Any, ...]] = {
     "finished": (
         {},
         {},
@@ -175,7 +175,7 @@ def test_the_completion_of_a_chat_is_what_follows_the_tasks_messages(characters:
 
 def test_what_the_model_gave_no_answer_to_is_no_part_of_the_completion(characters: PreTrainedTokenizerFast) -> None:
     chat = play(characters, Tools(), context=36)
-    assert chat.completion == play(characters, Tools()).completion[:3]  # type: ignore[index]
+    assert chat.completion == play(characters, Tools()).completion[:3]
     text = play(characters, Count(), {"e": "abc", "e/1": "d"}, task=TEXT, context=13)
     assert (text.reason, text.completion) == ("context", "abc3:d")
 
@@ -284,28 +284,28 @@ def hang() -> None:
     ("environment", "kind", "culprit"),
     [
         (Broken("text"), InputError, "step returned a str, not .observation, reward, terminated, truncated, info."),
-        (Broken(StepResult(7)), InputError, "step returned an observation of type int"),
-        (Broken(StepResult("a", "1")), InputError, "step returned a reward of type str"),
+        (Broken(StepResult(7)), InputError, "step returned an observation of type int"),  # type: ignore[arg-type]
+        (Broken(StepResult("a", "1")), InputError, "step returned a reward of type str"),  # type: ignore[arg-type]
         (Broken(StepResult("a", float("nan"))), InputError, "step returned a reward of nan"),
-        (Broken(StepResult("a", {"x": None})), InputError, "step returned a reward of type NoneType"),
-        (Broken(StepResult("a", None, 1)), InputError, "step returned terminated of type int"),
+        (Broken(StepResult("a", {"x": None})), InputError, "step returned a reward of type NoneType"),  # type: ignore[dict-item]
+        (Broken(StepResult("a", None, 1)), InputError, "step returned terminated of type int"),  # type: ignore[arg-type]
         (Broken(StepResult()), InputError, "step returned no observation, though the episode goes on"),
         (Broken(StepResult(np.array([2]))), InputError, "turn 1 cannot be read: token ids, and the episode is a chat"),
         (Broken(StepResult("Ä")), InputError, "the observation of turn 1 cannot be read"),
         (Broken(None, first=3.5), InputError, "reset returned an observation of type float"),
-        (Broken(lambda: {}["key"]), RunError, "step raised KeyError: 'key'"),
+        (Broken(lambda: dict[str, Any]()["key"]), RunError, "step raised KeyError: 'key'"),
         (Broken(lambda: exit(3)), RunError, "step raised RuntimeError: SystemExit: 3"),
         (Broken(hang), RunError, "step took longer than 0.2 s"),
     ],
 )
 def test_an_environment_that_fails_is_named_with_the_task_or_skipped(
-    environment: Any, kind: type[Exception], culprit: str, characters: PreTrainedTokenizerFast
+    environment: Any, kind: type[InputError | RunError], culprit: str, characters: PreTrainedTokenizerFast
 ) -> None:
     started = time.monotonic()
     with pytest.raises(kind, match=f"environment Broken, task data.0.: .*{culprit}") as caught:
         play(characters, environment, environment_time_limit=0.2)
     assert "\n" not in str(caught.value)
-    assert "on_environment_error=skip" in caught.value.hint
+    assert "on_environment_error=skip" in (caught.value.hint or "")
     rollout = play(characters, environment, environment_time_limit=0.2, on_environment_error="skip")
     assert time.monotonic() - started < 4
     assert rollout.failed

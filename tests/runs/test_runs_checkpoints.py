@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,7 +179,7 @@ def test_what_is_no_checkpoint_or_of_another_version_is_refused(tmp_path: Path) 
 def test_transformers_loads_the_model_beside_the_trainer_state(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=5, n_positions=8))
     path = Checkpoints(tmp_path).save(1, model.save_pretrained, {"x": torch.ones(3)})
-    loaded = AutoModelForCausalLM.from_pretrained(path)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(path)
     assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
 
 

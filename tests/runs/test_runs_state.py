@@ -6,6 +6,7 @@ import random
 import struct
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ trees = st.recursive(
 )
 
 
-def through_disk(tree: object) -> object:
+def through_disk(tree: object) -> Any:
     packed, tensors = pack_state(tree)
     return unpack_state(json.loads(json.dumps(packed, allow_nan=False)), load(save(tensors)))
 
@@ -70,7 +71,7 @@ DTYPES = [
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
 def test_tensors_of_every_type_come_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.arange(math.prod(shape)) % 2).reshape(shape).to(dtype)
-    back = through_disk({"x": [tensor]})["x"][0]  # type: ignore[index]
+    back = through_disk({"x": [tensor]})["x"][0]
     assert back.dtype == dtype
     assert back.shape == tensor.shape
     assert back.reshape(-1).view(torch.uint8).tolist() == tensor.reshape(-1).view(torch.uint8).tolist()
@@ -81,24 +82,24 @@ def test_nan_and_infinite_tensor_entries_survive() -> None:
     assert (
         back.view(torch.int32).tolist()
         == torch.tensor([math.nan, math.inf, -math.inf, -0.0]).view(torch.int32).tolist()
-    )  # type: ignore[attr-defined]
+    )
 
 
 def test_tensors_that_share_memory_or_are_strided_are_stored_apart() -> None:
     base = torch.arange(6.0).reshape(2, 3)
     back = through_disk({"whole": base, "again": base, "row": base[0], "column": base.T})
-    assert back["again"].tolist() == base.tolist()  # type: ignore[index]
-    assert back["row"].tolist() == [0, 1, 2]  # type: ignore[index]
-    assert back["column"].tolist() == [[0, 3], [1, 4], [2, 5]]  # type: ignore[index]
+    assert back["again"].tolist() == base.tolist()
+    assert back["row"].tolist() == [0, 1, 2]
+    assert back["column"].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_numpy_values_come_back_as_numpy() -> None:
     back = through_disk({"array": np.arange(3, dtype=np.uint32), "scalar": np.float64(0.1), "flag": np.bool_(True)})
-    assert back["array"].dtype == np.uint32  # type: ignore[index]
-    assert back["array"].tolist() == [0, 1, 2]  # type: ignore[index]
-    assert type(back["scalar"]) is np.float64  # type: ignore[index]
-    assert back["scalar"] == 0.1  # type: ignore[index]
-    assert type(back["flag"]) is np.bool_  # type: ignore[index]
+    assert back["array"].dtype == np.uint32
+    assert back["array"].tolist() == [0, 1, 2]
+    assert type(back["scalar"]) is np.float64
+    assert back["scalar"] == 0.1
+    assert type(back["flag"]) is np.bool_
 
 
 def test_an_optimizer_goes_on_from_its_packed_state_to_the_same_bits() -> None:
@@ -120,8 +121,8 @@ def test_an_optimizer_goes_on_from_its_packed_state_to_the_same_bits() -> None:
     step(first, optimizer, 1)
     state = through_disk({"model": OrderedDict(first.state_dict()), "optimizer": optimizer.state_dict()})
     second, optimizer = build()
-    second.load_state_dict(state["model"])  # type: ignore[index]
-    optimizer.load_state_dict(state["optimizer"])  # type: ignore[index]
+    second.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
     step(second, optimizer, 2)
     step(second, optimizer, 3)
     assert torch.equal(second.weight, straight.weight)
@@ -135,7 +136,7 @@ def test_random_states_go_on_where_they_were() -> None:
     np.random.standard_normal()
     states = through_disk(random_states())
     expected = [draw(), draw()]
-    restore_random_states(states)  # type: ignore[arg-type]
+    restore_random_states(states)
     assert [draw(), draw()] == expected
 
 

@@ -78,8 +78,8 @@ def even_end(completions: list[str], **_: Any) -> list[float]:
 def tiny(seed: int = 0) -> tuple[Any, Any]:
     """A model of two layers in float64, and its tokenizer. Matrices from NumPy, norms and biases near 1 and 0."""
     tokenizer = character_tokenizer(ALPHABET)
-    shape = {"hidden_size": 16, "layers": 2, "heads": 2, "intermediate_size": 32, "context": 32, "tie": True}
-    model = tiny_model("qwen3", vocab_size=len(tokenizer), init_std=0.02, rope_theta=10000.0, seed=0, **shape)
+    shape: Any = {"hidden_size": 16, "layers": 2, "heads": 2, "intermediate_size": 32, "context": 32, "tie": True}
+    model: Any = tiny_model("qwen3", vocab_size=len(tokenizer), init_std=0.02, rope_theta=10000.0, seed=0, **shape)
     model = model.to(torch.float64)
     draw(model.named_parameters(), seed)
     return model.eval(), tokenizer
@@ -100,7 +100,7 @@ def tiny_lora(seed: int = 0) -> tuple[Any, Any]:
 
     model, tokenizer = tiny(seed)
     adapter = peft.LoraConfig(
-        r=2, lora_alpha=4.0, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"
+        r=2, lora_alpha=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"
     )
     adapted = peft.get_peft_model(model, adapter).to(torch.float64)
     draw(((name, weight) for name, weight in adapted.named_parameters() if "lora_" in name), seed + 1)

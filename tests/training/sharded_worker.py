@@ -53,10 +53,10 @@ def groups(step: int) -> list[ScoredGroup]:
 def shard(model: TokenModel, ranks: int) -> None:
     """Every layer by itself, then the rest; gradients are summed over ranks, because weights come from the whole step."""
     mesh = init_device_mesh("cpu", (ranks,))
-    units = [m for m in model.modules() if type(m).__name__.endswith("DecoderLayer")]
+    units: list[Any] = [m for m in model.modules() if type(m).__name__.endswith("DecoderLayer")]
     for unit in [*units, model]:
         fully_shard(unit, mesh=mesh)
-        unit.set_gradient_divide_factor(1.0)  # type: ignore[attr-defined]
+        unit.set_gradient_divide_factor(1.0)
 
 
 def build(name: str, ranks: int) -> Updater:
@@ -127,7 +127,7 @@ def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpo
         dist.destroy_process_group()
 
 
-def watch(updater: Updater, found: dict[str, Any]) -> None:
+def watch(updater: Any, found: dict[str, Any]) -> None:
     """Keep the gradient of every optimizer step, and count this rank's passes that held a scored token."""
     step, plan = updater.learner.optim_step, updater.learner._plan
 
@@ -140,8 +140,8 @@ def watch(updater: Updater, found: dict[str, Any]) -> None:
         found["passes"].append(len(parts[updater.learner.rank :: updater.learner.ranks]))
         return parts
 
-    updater.learner.optim_step = kept  # type: ignore[method-assign]
-    updater.learner._plan = counted  # type: ignore[method-assign]
+    updater.learner.optim_step = kept
+    updater.learner._plan = counted
 
 
 def _critic_model(updater: Updater) -> dict[str, TokenModel]:

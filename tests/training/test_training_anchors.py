@@ -20,7 +20,7 @@ ONE = {"training": {"steps": 1}, "run": {"rollouts_every": 1}}
 
 def loaded(path: str) -> Any:
     """A saved model as the library holds a frozen one, float32; summed up in float64."""
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(torch.float64).eval()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).double().eval()
 
 
 def full(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:

@@ -168,7 +168,7 @@ def test_tokens_are_as_stale_as_the_updates_since_they_were_sampled(tmp_path: Pa
 
 
 def test_every_metric_that_a_run_logs_is_described(tmp_path: Path) -> None:
-    from test_training_text import EXAMPLES
+    from tiny_runs import EXAMPLES
 
     old = {"estimator": "full", "anchor": "old", "coefficient": 0.1, "controller": {"schulman": {"target": 0.01}}}
     result = run_rl(

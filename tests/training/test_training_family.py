@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def test_while_the_critic_warms_up_the_policy_does_not_move(backbone: str) -> No
         training={"minibatches": 2, "passes": 2, "steps": 4},
         critic={"backbone": backbone, "warmup_steps": 3},
     )
+    assert task.updater.critic is not None
     critic = task.updater.critic.model
     first = {name: value.clone() for name, value in critic.learned().items()}
     logged = steps(task, 3)
@@ -123,9 +125,11 @@ def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -
         critic={"backbone": backbone},
     )
     critic = task.updater.critic
+    assert critic is not None
     with torch.no_grad():
         critic.model.head.weight.normal_(generator=torch.Generator().manual_seed(0))
     kept, _, made, found = prepared(task)
+    assert made.feedback.truncated is not None
     assert bool(made.feedback.truncated.any())
     assert not bool(made.feedback.truncated.all())
     start = 0
@@ -134,7 +138,10 @@ def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -
             (segment,) = rollout.segments
             places = [*segment.positions.tolist(), len(segment)]
             one = TokenBatch.of([segment.token_ids.tolist()], [places])
-            values = critic.learner.forward(one, VALUES).values.double().tolist()
+            valued = critic.learner.forward(one, VALUES).values
+            assert valued is not None
+            assert reward is not None
+            values = valued.double().tolist()
             running, expected = 0.0, []
             for t in reversed(range(rollout.length)):
                 last = t == rollout.length - 1
@@ -185,6 +192,7 @@ def test_a_critic_may_start_from_another_model(tmp_path: Path) -> None:
     other = saved_model(tmp_path / "other", seed=7)
     task = rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": str(other)})
     theirs = dict(load_policy(str(other)).model.model.named_parameters())
+    assert task.updater.critic is not None
     own = dict(task.updater.critic.model.model.lm.named_parameters())
     assert own.keys() == theirs.keys()
     assert all(torch.equal(weight, theirs[name]) for name, weight in own.items())
@@ -252,6 +260,7 @@ def test_earlier_groups_join_a_batch_with_the_samplers_log_probabilities() -> No
     assert all(group in watched.batches[0].groups for group in watched.batches[1].groups[4:])
     assert logged[0]["staleness/max"] == 0 < logged[1]["staleness/max"]
     assert logged[2]["ratio/max"] > 1.01
+    assert task.replay is not None
     assert {made for made, _ in task.replay.kept} == {3, 4, 5}
     task.engine.update(None, task.state.updates)
     groups = [*task.source.collect(6).kept, *task.replay.draw(6)]
@@ -282,6 +291,7 @@ def test_answers_that_were_cut_off_reach_no_loss(overlong: str) -> None:
     task = rl_task(policy, algorithm("grpo", overlong=overlong, **PLAIN), reward=even)
     _, batch, made, found = prepared(task)
     cut = made.feedback.truncated
+    assert cut is not None
     assert found["completions/untrained"] == int(cut.sum()) > 0
     tokens = task.updater.update(1, batch, made).tokens
     reached = torch.stack([~values.isnan() for values in tokens.values()])
@@ -400,7 +410,7 @@ def test_an_adaptive_tie_to_the_reference_reads_the_batchs_divergence(tmp_path: 
 
 
 def test_updates_end_where_the_policy_has_gone_too_far() -> None:
-    def run(target: float | None) -> tuple[dict[str, float], Any]:
+    def run(target: float | None) -> tuple[Mapping[str, float], Any]:
         policy = tiny_policy()
         task = rl_task(
             policy,

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,8 @@ def test_rl_on_gsm8k_runs_logs_evaluates_and_saves(tmp_path: Path) -> None:
     shown = json.loads((result.folder / "samples.json").read_text())["after"]
     assert [question in row["prompt"] for question, row in zip(asked, shown, strict=True)] == [True] * 8
     last = result.folder / "checkpoints" / "last"
-    reloaded, own = AutoModelForCausalLM.from_pretrained(last), AutoTokenizer.from_pretrained(last)
+    reloaded: Any = AutoModelForCausalLM.from_pretrained(last)
+    own = AutoTokenizer.from_pretrained(last)
     ids = own(asked[0], return_tensors="pt")["input_ids"]
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 16, "do_sample": False}
     assert reloaded.generate(ids, **options).tolist() == result.policy.model.generate(ids, **options).tolist()

@@ -26,8 +26,9 @@ VOCAB = 14
 
 
 def lm(seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
-    shape = {"vocab_size": VOCAB, "hidden_size": 16, "layers": 1, "heads": 2, "context": 32}
-    return tiny_model("gpt2", seed=seed, **shape).to(dtype).eval()
+    shape: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "layers": 1, "heads": 2, "context": 32}
+    model: Any = tiny_model("gpt2", seed=seed, **shape)
+    return model.to(dtype).eval()
 
 
 def learner(model: Any, budget: int = 10**6, packing: Any = "pad", **options: Any) -> Learner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def turned(batch: TokenBatch, prepared: Prepared) -> tuple[TokenBatch, Prepared]
 def part_of(batch: TokenBatch, prepared: Prepared, sequences: torch.Tensor) -> tuple[TokenBatch, Prepared]:
     """Some sequences, each of which is an episode."""
     layout, tokens = batch.layout.select(sequences)
-    chosen = {
+    chosen: dict[str, Any] = {
         name: None if value is None else value[tokens]
         for name, value in vars(prepared).items()
         if name not in ("feedback", "trained")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from reinlm.errors import RunError
-from reinlm.training.config import OptimizerConfig
-from reinlm.training.optimizer import Optimizer, learning_rate
+from reinlm.training.optimizer import Optimizer, OptimizerConfig, learning_rate
 
 
-def rates(total: int, **settings: object) -> list[float]:
-    config = OptimizerConfig(learning_rate=0.1, **settings)  # type: ignore[arg-type]
+def rates(total: int, **settings: Any) -> list[float]:
+    config = OptimizerConfig(learning_rate=0.1, **settings)
     return [learning_rate(config, step, total) for step in range(total)]
 
 

@@ -33,11 +33,11 @@ EVEN = {"name": "regex", "pattern": "[02468]$"}
 """An answer that ends in an even digit: a random model earns it often, and can learn it in a few steps."""
 
 
-def tiny_policy(seed: int = 0, family: str = "qwen3", dtype: torch.dtype = torch.float32, **changes: Any) -> Policy:
+def tiny_policy(seed: int = 0, family: Any = "qwen3", dtype: torch.dtype = torch.float32, **changes: Any) -> Policy:
     """One layer of 32, with a character tokenizer."""
     tokenizer = character_tokenizer(ALPHABET)
     shape = {"hidden_size": 32, "layers": 1, "heads": 2, "context": 32} | changes
-    model = tiny_model(family, vocab_size=len(tokenizer), seed=seed, **shape)
+    model: Any = tiny_model(family, vocab_size=len(tokenizer), seed=seed, **shape)
     return load_policy((model.to(dtype), tokenizer))
 
 
@@ -118,6 +118,7 @@ def rl_task(policy: Policy, algorithm: Algorithm, *, reward: Any = None, **chang
     config = build(RLConfig, rl_settings(**changes) | sections)
     data = DataConfig(path=ROWS)
     tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=None).items
+    assert config.reward is not None
     rewards = build_rewards(reward or config.reward, time_limit=None)
     engine = build_engine("in_process", policy)
     sampling = config.rollout.sampling(policy.stops)
@@ -195,7 +196,7 @@ def naive_loss(
             gain = gain - beta * ((theirs - ours).exp() - (theirs - ours) - 1)
         terms.append(gain.sum() if token_mean else gain.mean())
         lengths.append(rollout.length)
-    return -sum(terms) / (sum(lengths) if token_mean else len(terms))
+    return -sum(terms, torch.tensor(0.0)) / (sum(lengths) if token_mean else len(terms))
 
 
 def z_scores(rewards: list[float]) -> list[float]:
