@@ -78,8 +78,8 @@ class Session(ABC):
         self._stack = contextlib.ExitStack()
         self._started = self._closed = False
         self._result: RunResult | None = None
-        self._check()
         watching = observers(config, callbacks, reports)
+        self._check()
         path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
