@@ -15,6 +15,10 @@ NAMES = [
     ("reinlm.runs", "LoopSettings", "reinlm.loop.LoopSettings"),
     ("reinlm.runs", "RunResult", "reinlm.loop.RunResult"),
     ("reinlm.runs", "Task", "reinlm.loop.Run"),
+    ("reinlm.runs.names", "METRICS", "reinlm.runs.declarations.METRICS"),
+    ("reinlm.runs.names", "MetricInfo", "reinlm.runs.declarations.Metric"),
+    ("reinlm.runs.names", "describe", "reinlm.runs.declarations.describe"),
+    ("reinlm.runs.names", "without_clocks", "reinlm.runs.declarations.without_clocks"),
 ]
 
 

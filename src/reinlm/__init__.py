@@ -29,6 +29,8 @@ _WHERE = {
     "save_policy": "reinlm.models",
     "Callback": "reinlm.loop",
     "EarlyStopping": "reinlm.loop",
+    "Metric": "reinlm.metrics",
+    "declare_metrics": "reinlm.metrics",
     "InputError": "reinlm.errors",
     "RunError": "reinlm.errors",
 }

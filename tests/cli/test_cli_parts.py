@@ -11,8 +11,8 @@ from conftest_cli import FAST_RL
 from test_cli_bad_input import refused
 
 from reinlm.parts import PARTS
+from reinlm.runs.declarations import describe
 from reinlm.runs.metrics import read_metrics
-from reinlm.runs.names import describe
 
 MINE = '''
 from reinlm.config import Config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import yaml
 
 from reinlm.config import build
+from reinlm.insight import write_report
 from reinlm.loop import Event
 from reinlm.loop.trackers import registry
+from reinlm.runs import METRICS, MetricsLog, RunFolder
 from reinlm.training.config import RunConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text(encoding="utf-8")
@@ -34,6 +37,21 @@ def test_the_example_halves_the_rate_after_ten_steps_without_a_better_reward() -
         patience.on_step_ended(event, Control())
     assert asked == [*range(11), "times 0.5", 1]
     assert patience.state_dict() == {"best": 0.5, "since": 1}
+
+
+def test_a_declared_metric_is_logged_and_shown_with_its_unit_and_range(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    example, declaration = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(example, scope)
+    exec(declaration, scope)
+    RunFolder.create(tmp_path, kind="sft", config={}, command="", overwrite=True).close()
+    MetricsLog(tmp_path).append(1, {"mine/since_best": 3.0})
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page)
+    (chart,) = [chart for chart in map(json.loads, found) if chart["title"] == "mine/since_best"]
+    assert (chart["unit"], chart["meaning"]) == ("steps", "Steps since the reward last rose.")
+    assert chart["curves"][0] == {"label": "mine/since_best", "x": [1], "y": [3.0], "healthy": [10.0]}
+    del METRICS["mine/since_best"]
 
 
 def test_the_recipe_is_read() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from insight_runs import HOSTILE, group, make_quickstart, make_run, sample
 from reinlm.errors import InputError
 from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
 from reinlm.insight.report import write_report
-from reinlm.runs.metrics import read_metrics
-from reinlm.runs.names import METRICS
+from reinlm.metrics import METRICS
+from reinlm.runs.declarations import Metric, write_metrics_info
+from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.schema import RolloutLog
 
 
@@ -89,7 +91,7 @@ def test_hostile_text_is_escaped_everywhere(quickstart: Path) -> None:
 def test_every_logged_metric_is_in_exactly_one_chart() -> None:
     records = [{"step": 1, "time": 1.0, "loss": 1.0, "eval/a/accuracy": 0.5, "eval/a/accuracy_low": 0.4}]
     records[0] |= {"eval/a/accuracy_high": 0.6, "eval/b/accuracy": 0.7, "my/own": 2.0, "kl": math.nan, "epoch": 0.5}
-    shown = {chart["title"]: [curve["label"] for curve in chart["curves"]] for chart in charts(records, "rl")}
+    shown = {chart["title"]: [curve["label"] for curve in chart["curves"]] for chart in charts(records, "rl", METRICS)}
     assert shown == {
         "Held-out accuracy": ["a", "b"],
         "Policy loss": ["loss"],
@@ -105,7 +107,7 @@ def test_a_curve_holds_its_points_its_band_and_gaps_where_a_value_was_not_finite
         {"step": 5},
         {"step": 10, "eval/x/accuracy": math.inf, low.format("x"): 0.5, high.format("x"): 0.7},
     ]
-    (chart,) = charts(records, "rl")
+    (chart,) = charts(records, "rl", METRICS)
     curve = {"label": "x", "x": [0, 10], "y": [0.5, None], "low": [0.4, 0.5], "high": [0.6, 0.7]}
     assert chart["curves"] == [curve]
     assert chart["form"] == "percent"
@@ -113,7 +115,7 @@ def test_a_curve_holds_its_points_its_band_and_gaps_where_a_value_was_not_finite
 
 def test_the_loss_means_another_thing_in_another_kind_of_run() -> None:
     records = [{"step": 1, "loss": 1.0}]
-    assert [[chart["title"] for chart in charts(records, kind)] for kind in ("sft", "rl", "mine")] == [
+    assert [[chart["title"] for chart in charts(records, kind, METRICS)] for kind in ("sft", "rl", "mine")] == [
         ["Loss"],
         ["Policy loss"],
         ["loss"],
@@ -122,7 +124,7 @@ def test_the_loss_means_another_thing_in_another_kind_of_run() -> None:
 
 def test_a_long_run_is_averaged_in_stretches() -> None:
     records = [{"step": step, "entropy": float(step % 3)} for step in range(3 * MOST_POINTS)]
-    (chart,) = charts(records, "rl")
+    (chart,) = charts(records, "rl", METRICS)
     assert chart["curves"][0]["x"] == [3 * index + 2 for index in range(MOST_POINTS)]
     assert chart["curves"][0]["y"] == [1.0] * MOST_POINTS
 
@@ -220,12 +222,41 @@ def test_an_episode_of_several_turns_reads_turn_by_turn(tmp_path: Path) -> None:
 
 
 def test_a_chart_reads_unit_meaning_and_bounds_from_the_declaration_of_its_metric() -> None:
-    (chart,) = charts([{"step": 1, "completions/clipped_ratio": 0.5}], "rl")
+    (chart,) = charts([{"step": 1, "completions/clipped_ratio": 0.5}], "rl", METRICS)
     info = METRICS["completions/clipped_ratio"]
     assert (chart["title"], chart["unit"]) == ("Answers cut off", info.unit)
     assert chart["meaning"].lower() == f"{info.meaning}.".lower()
-    assert chart["healthy"].lower() == f"{info.healthy}. {info.bad}.".lower()
+    assert (chart["healthy"], chart["unhealthy"]) == (f"{info.healthy}.", f"{info.bad}.")
     assert chart["curves"][0]["healthy"] == [0.1]
+
+
+def test_units_and_bounds_are_those_of_the_folder_or_else_of_the_table_that_is_given(tmp_path: Path) -> None:
+    logged = {"completions/clipped_ratio": 0.5, "mine/margin": 1.0}
+    own = Metric("mine/margin", "nats", "distance to the next answer", healthy_range=(0.0, None))
+    run = make_run(tmp_path, "rl", 0)
+    MetricsLog(tmp_path).append(1, logged)
+    write_metrics_info(tmp_path, [own])
+    given = {own.name: replace(own, unit="points"), "completions/clipped_ratio": METRICS["completions/clipped_ratio"]}
+    alone, both = (figures(write_report(run.path, metrics=table)) for table in (None, given))
+    (run.path / "metrics_info.json").unlink()
+    earlier = figures(write_report(run.path))
+
+    def shown(page: dict[str, dict[str, Any]]) -> dict[str, tuple[str, Any]]:
+        return {title: (chart["unit"], chart["curves"][0].get("healthy")) for title, chart in page.items()}
+
+    assert shown(alone) == {"Answers cut off": ("none", None), "mine/margin": ("nats", [0.0])}
+    assert shown(both) == {"Answers cut off": ("fraction", [0.1]), "mine/margin": ("nats", [0.0])}
+    assert shown(earlier) == {"Answers cut off": ("none", None), "mine/margin": ("none", None)}
+    assert alone["mine/margin"]["meaning"] == "Distance to the next answer."
+    assert earlier["mine/margin"]["meaning"] == "Its unit and meaning are not declared."
+    assert ", in none" not in page_without_scripts(run.path / "report.html")
+
+
+def test_a_chart_is_described_by_the_first_of_its_metrics_that_the_run_has() -> None:
+    held_out = "eval/{set}/clipped_ratio"
+    (chart,) = charts([{"step": 1, "eval/a/clipped_ratio": 0.5}], "sft", {held_out: METRICS[held_out]})
+    assert (chart["title"], chart["unit"]) == ("Answers cut off", "fraction")
+    assert chart["meaning"] == "Held-out answers that the length limit cut off."
 
 
 def test_every_chart_names_metrics_that_are_declared() -> None:

@@ -14,7 +14,8 @@ from loop_helpers import FakeTask, Recorder, Smoothed, logged, loop, rl, sft
 import reinlm
 from reinlm.loop import Callback, Control, EarlyStopping
 from reinlm.loop.early_stopping import Best
-from reinlm.runs import load_state
+from reinlm.runs import METRICS, load_state
+from reinlm.runs.declarations import describe, read_metrics_info
 
 
 class Asks(Callback):
@@ -48,6 +49,15 @@ def test_a_callback_logs_a_metric_of_its_own_through_the_public_api(tmp_path: Pa
         records = logged(tmp_path / name)
         assert [record["mine/loss"] for record in records] == [2 * record["loss"] for record in records]
         assert len(records) == steps
+
+
+def test_a_declared_metric_of_ones_own_may_be_logged_and_is_described_in_the_folder(tmp_path: Path) -> None:
+    (own,) = reinlm.declare_metrics(reinlm.Metric("mine/{name}/gap", "nats", "distance to the best answer"))
+    run(tmp_path, Asks(lambda c: c.log("mine/math/gap", 0.5)))
+    del METRICS[own.name]
+    carried = read_metrics_info(tmp_path / "run")
+    assert describe("mine/math/gap", carried) == own
+    assert {"loss", "step_time"} <= set(carried)
 
 
 def test_a_metric_logged_at_any_moment_of_a_step_is_in_its_record(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from reinlm.errors import InputError
 from reinlm.runs import load_state
-from reinlm.runs.names import describe
+from reinlm.runs.declarations import describe
 from tiny_runs import graded, length, metrics, run_rl, trainer
 
 

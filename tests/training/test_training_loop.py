@@ -14,7 +14,7 @@ from training_helpers import EXAMPLES, HELD_OUT, ROWS, metrics, pair, run_rl, ru
 
 import reinlm
 from reinlm.runs import read_metrics
-from reinlm.runs.names import describe
+from reinlm.runs.declarations import describe, read_metrics_info
 
 ALWAYS = {"name": "regex", "pattern": ""}
 PROMPTS = [row["prompt"] for row in HELD_OUT]
@@ -39,14 +39,14 @@ def test_every_metric_of_a_run_is_described(tmp_path: Path) -> None:
     )
     plain = run_sft(tmp_path / "plain", training={"steps": 2}, evaluation={"data": {"a": EXAMPLES[:4]}, "every": 1})
     scored = run_sft(tmp_path / "scored", training={"steps": 2}, reward="exact_match", evaluation=held_out)
-    names = {
-        name
+    logged = [
+        (run, {name for record in read_metrics(run.folder / "metrics.jsonl") for name in record})
         for run in (rl, plain, scored)
-        for record in read_metrics(run.folder / "metrics.jsonl")
-        for name in record
-        if name != "step"
-    }
-    assert [name for name in sorted(names) if describe(name) is None] == []
+    ]
+    for run, found in logged:
+        carried = read_metrics_info(run.folder)
+        assert [name for name in sorted(found - {"step"}) if describe(name, carried) is None] == []
+    names = set.union(*(found for _, found in logged))
     expected = {"reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio"}
     expected |= {
         "entropy",

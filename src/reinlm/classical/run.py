@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+import reinlm.algorithms.metrics  # declares the figures that control tasks share with language models
+import reinlm.classical.metrics  # noqa: F401  # declares those of their own
 from reinlm.classical.agent import BLOCKS, STATE, Agent
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture

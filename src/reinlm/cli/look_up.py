@@ -44,8 +44,8 @@ def metrics(
 ) -> None:
     """What a metric measures, what is healthy, and what a bad value means."""
     from reinlm.errors import unknown
-    from reinlm.runs.names import METRICS, describe
-    from reinlm.runs.names.page import page as write_page
+    from reinlm.metrics import METRICS, describe
+    from reinlm.metrics import page as write_page
 
     if page == (name is not None):
         raise InputError("metrics takes either a NAME or --page")

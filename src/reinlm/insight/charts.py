@@ -1,4 +1,4 @@
-"""The charts of a report: which metrics share one. What they mean is declared with the metrics, in `reinlm.runs.names`."""
+"""The charts of a report: which metrics share one. What they mean is declared with the metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reinlm.runs.names import describe, pattern
-from reinlm.runs.names.info import MetricInfo
+from reinlm.runs.declarations import Metric, describe, pattern
 
 MOST_POINTS = 1500
 """A longer series is averaged in as many stretches, so that a page of a long run opens at once."""
@@ -38,7 +37,7 @@ class Chart:
     title: str
     series: tuple[Series, ...]
     unit: str | None = None
-    """None here and below: as the first series' metric declares it."""
+    """None here and below: as the first of the series with a declaration has it."""
     meaning: str | None = None
     healthy: str | None = None
     kinds: tuple[str, ...] = ()
@@ -246,12 +245,17 @@ CHARTS: tuple[Chart, ...] = (
     ),
 )
 
+_UNDECLARED = Metric("undeclared", "none", "its unit and meaning are not declared")
+
 # pass@1 is the accuracy by another name
 _COVERED = ("step", "time", "eval/{set}/pass@1", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high")
 
 
-def charts(records: Records, kind: str) -> list[dict[str, Any]]:
-    """The figures of a run, as plain values for the page: title, unit, caption, form, and curves with their points."""
+def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[dict[str, Any]]:
+    """The figures of a run, as plain values for the page: title, unit, caption, form, and curves with their points.
+
+    `metrics` are the declarations by name; a logged metric without one has neither unit nor healthy range.
+    """
     names = _names(records)
     figures, shown = [], {name for known in _COVERED for name, _ in _matches(known, names)}
     for chart in CHARTS:
@@ -261,20 +265,24 @@ def charts(records: Records, kind: str) -> list[dict[str, Any]]:
         for series in chart.series:
             for name, parts in _matches(series.metric, names):
                 if name not in shown:
-                    curves.append(_curve(records, series, name, parts))
+                    curves.append(_curve(records, series, name, parts, metrics))
                     shown.update({name, *(bound.format(**parts) for bound in (series.low, series.high) if bound)})
         if curves:
-            figures.append(_figure(chart, curves))
-    return figures + [_other(records, name) for name in names if name not in shown]
+            figures.append(_figure(chart, curves, metrics))
+    return figures + [_other(records, name, metrics) for name in names if name not in shown]
 
 
-def _figure(chart: Chart, curves: list[dict[str, Any]], other: bool = False) -> dict[str, Any]:
-    info = describe(chart.series[0].metric) or MetricInfo(chart.title, "", "a metric of your own")
+def _figure(
+    chart: Chart, curves: list[dict[str, Any]], metrics: Mapping[str, Metric], other: bool = False
+) -> dict[str, Any]:
+    described = (describe(series.metric, metrics) for series in chart.series)
+    info = next((metric for metric in described if metric is not None), _UNDECLARED)
     return {
         "title": chart.title,
         "unit": info.unit if chart.unit is None else chart.unit,
         "meaning": _sentence(info.meaning) if chart.meaning is None else chart.meaning,
-        "healthy": _advice(info) if chart.healthy is None else chart.healthy,
+        "healthy": _ended(info.healthy) if chart.healthy is None else chart.healthy,
+        "unhealthy": _ended(info.bad) if chart.healthy is None else "",
         "form": chart.form,
         "smooth": chart.smooth,
         "curves": curves,
@@ -283,18 +291,17 @@ def _figure(chart: Chart, curves: list[dict[str, Any]], other: bool = False) -> 
     }
 
 
-def _advice(info: MetricInfo) -> str:
-    """What is healthy, then what a bad value means."""
-    return " ".join(text for text in (f"{info.healthy}." if info.healthy else "", _sentence(info.bad)) if text)
-
-
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    return _ended(text[:1].upper() + text[1:])
 
 
-def _other(records: Records, name: str) -> dict[str, Any]:
+def _ended(text: str) -> str:
+    return f"{text}." if text else ""
+
+
+def _other(records: Records, name: str, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     series = Series(name, name)
-    return _figure(Chart(name, (series,)), [_curve(records, series, name, {})], other=True)
+    return _figure(Chart(name, (series,)), [_curve(records, series, name, {}, metrics)], metrics, other=True)
 
 
 def _names(records: Records) -> list[str]:
@@ -310,7 +317,9 @@ def _matches(metric: str, names: Sequence[str]) -> list[tuple[str, dict[str, str
     return [(name, match.groupdict()) for name in names if (match := form.fullmatch(name))]
 
 
-def _curve(records: Records, series: Series, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
+def _curve(
+    records: Records, series: Series, name: str, parts: Mapping[str, str], metrics: Mapping[str, Metric]
+) -> dict[str, Any]:
     columns = {"y": name}
     if series.low and series.high:
         columns |= {"low": series.low.format(**parts), "high": series.high.format(**parts)}
@@ -322,7 +331,7 @@ def _curve(records: Records, series: Series, name: str, parts: Mapping[str, str]
         values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows])]
         if any(value is not None for value in values):
             curve[key] = values
-    info = describe(name)
+    info = describe(name, metrics)
     if info is not None and info.healthy_range is not None:
         curve["healthy"] = [bound for bound in info.healthy_range if bound is not None]
     return curve

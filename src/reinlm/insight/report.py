@@ -12,6 +12,7 @@ from typing import Any
 
 from reinlm.errors import InputError
 from reinlm.insight.charts import charts
+from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
 from reinlm.runs.metrics import METRICS_FILE, numbered, read_lines, read_metrics
@@ -32,22 +33,25 @@ _TELLING = ("/accuracy", "/accuracy_low", "/accuracy_high", "/loss", "/reward", 
 _FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
 
 
-def write_report(run_folder: str | Path, *, stages: Sequence[str] | None = None) -> Path:
+def write_report(
+    run_folder: str | Path, *, stages: Sequence[str] | None = None, metrics: Mapping[str, Metric] | None = None
+) -> Path:
     """Write `report.html` into a run folder and return its path.
 
-    Reads `run.json`, `config.yaml`, `metrics.jsonl`, `summary.json`, and `samples.json` or `rollouts/`, whatever is
-    there: a run that has just begun or was killed has a report too.
+    Reads `run.json`, `config.yaml`, `metrics.jsonl`, `metrics_info.json`, `summary.json`, and `samples.json` or
+    `rollouts/`, whatever is there: a run that has just begun or was killed has a report too.
 
     Args:
         run_folder: a run, or a folder of several runs such as `quickstart/sft` and `quickstart/rl`.
         stages: the names of its runs in their order; by default the folder itself where it has logged anything, then
             the runs in it by the time of their creation.
+        metrics: declarations for metrics that the folder has none of, as a run of an earlier version: `reinlm.metrics.METRICS`.
 
     Raises:
         InputError: where there is no run, or a file in it is damaged, naming file and line.
     """
     folder = Path(run_folder)
-    read = [_read_stage(folder / name, name) for name in stages] if stages else _find_stages(folder)
+    read = [_read_stage(folder / name, name, metrics) for name in stages] if stages else _find_stages(folder, metrics)
     if not read:
         raise InputError(f"{folder} is not a run folder", hint=f"a run folder holds {RUN_FILE}")
     runs = [stage["run"] for stage in read]
@@ -79,15 +83,15 @@ def _picture(folder: Path) -> str | None:
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _find_stages(folder: Path) -> list[dict[str, Any]]:
+def _find_stages(folder: Path, metrics: Mapping[str, Metric] | None) -> list[dict[str, Any]]:
     runs = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
-    inner = sorted((_read_stage(path, path.name) for path in runs), key=lambda stage: stage["run"]["created"])
+    inner = sorted((_read_stage(path, path.name, metrics) for path in runs), key=lambda stage: stage["run"]["created"])
     if (folder / METRICS_FILE).is_file() or (not inner and (folder / RUN_FILE).is_file()):
-        return [_read_stage(folder, folder.resolve().name), *inner]
+        return [_read_stage(folder, folder.resolve().name, metrics), *inner]
     return inner
 
 
-def _read_stage(path: Path, name: str) -> dict[str, Any]:
+def _read_stage(path: Path, name: str, metrics: Mapping[str, Metric] | None) -> dict[str, Any]:
     run = read_run(path)
     records = read_metrics(path / METRICS_FILE) if (path / METRICS_FILE).is_file() else []
     config = path / CONFIG_FILE
@@ -98,7 +102,7 @@ def _read_stage(path: Path, name: str) -> dict[str, Any]:
         "title": _TITLES.get(run["kind"], run["kind"]),
         "records": records,
         "last_step": records[-1]["step"] if records else None,
-        "charts": charts(records, run["kind"]),
+        "charts": charts(records, run["kind"], {**(metrics or {}), **read_metrics_info(path)}),
         "config": config.read_text(encoding="utf-8") if config.is_file() else "",
     }
 

@@ -1,5 +1,6 @@
 """The loop that every run shares, the events that it sends, callbacks and trackers. Imports no torch when it is loaded."""
 
+from reinlm.loop import metrics as metrics  # importing the loop declares its metrics
 from reinlm.loop.callbacks import Callback, Control, check_callbacks
 from reinlm.loop.early_stopping import EarlyStopping
 from reinlm.loop.events import (

@@ -22,7 +22,7 @@ from reinlm.loop.events import (
     StepStarted,
     Updated,
 )
-from reinlm.runs.names import describe, is_clock
+from reinlm.runs.declarations import is_clock, is_library_name
 
 _NAME = re.compile(r"[\w./@%()=-]+")
 
@@ -111,13 +111,15 @@ class Control:
     def log(self, name: str, value: float) -> None:
         """Put a metric of one's own into the step's record, beside the library's.
 
+        `reinlm.declare_metrics` gives it a unit and a meaning, which the report shows.
+
         Raises:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
         """
         self._check_open("log")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
-        if name == "step" or name.startswith("eval/") or is_clock(name) or describe(name) is not None:
+        if name == "step" or name.startswith("eval/") or is_clock(name) or is_library_name(name):
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
             raise InputError(f"{name!r} was logged in this step by {self._requests.by[name]}", hint="take another name")

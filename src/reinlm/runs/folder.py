@@ -32,7 +32,7 @@ class RunFolder:
 
     config.yaml      the resolved configuration, secrets redacted; usable as a recipe
     run.json         schema version, kind, command, versions, when it was created and resumed
-    metrics.jsonl, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
+    metrics.jsonl, metrics_info.json, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
 
     Make one with `create`. It is a context manager: leaving it gives the folder's lock back.
     """

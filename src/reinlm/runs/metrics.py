@@ -11,11 +11,18 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reinlm.errors import InputError
+from reinlm.runs.declarations import (
+    Metric,
+    declare_metrics,
+    describe,
+    read_metrics_info,
+    write_metrics_info,
+)
 from reinlm.runs.files import json_safe, write_atomic
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
     Number = float | Tensor
 
 METRICS_FILE = "metrics.jsonl"
+
+DECLARED = declare_metrics(Metric("time", "s since 1970", "when the step was logged"), section="progress")
 
 
 class MetricSums:
@@ -139,7 +148,7 @@ def _floats(values: list[Number]) -> Iterator[float]:
 
 
 class MetricsLog:
-    """`metrics.jsonl`.
+    """`metrics.jsonl`, and beside it `metrics_info.json` with the declarations of the metrics that were logged.
 
     Append a step before its checkpoint is saved: a resumed run then finds every step up to the checkpoint, once.
 
@@ -152,6 +161,8 @@ class MetricsLog:
         self.path = Path(folder) / METRICS_FILE
         self.last_step = -1
         """The last step in the file; -1 before the first."""
+        self._known = {} if after_step < 0 else read_metrics_info(self.path.parent)
+        self._logged: set[str] = set()
         self.truncate(after_step)
 
     def append(self, step: int, values: Mapping[str, Any]) -> dict[str, float]:
@@ -164,6 +175,7 @@ class MetricsLog:
             raise ValueError(f"step {step} cannot follow step {self.last_step} in {self.path}")
         numbers = {name: _number(name, value) for name, value in values.items() if name != "step"}
         numbers.setdefault("time", time.time())
+        self._describe(numbers.keys() - self._logged)
         record = {"step": step, **json_safe(numbers)}
         with open(self.path, "ab") as file:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
@@ -171,6 +183,14 @@ class MetricsLog:
             os.fsync(file.fileno())
         self.last_step = step
         return numbers
+
+    def _describe(self, names: Set[str]) -> None:
+        """Keep the declarations of these names, which are logged for the first time."""
+        self._logged |= names
+        found = {metric.name: metric for metric in map(describe, sorted(names)) if metric is not None}
+        if self._known | found != self._known:
+            self._known |= found
+            write_metrics_info(self.path.parent, self._known.values())
 
     def truncate(self, after_step: int) -> None:
         """Keep steps up to `after_step`, each once; the file is replaced in one piece."""
