@@ -113,6 +113,6 @@ def test_choices_of_an_algorithm_and_settings_of_a_classical_one_are_answered_to
 def test_a_verb_is_not_told_of_keys_that_it_does_not_have() -> None:
     with pytest.raises(InputError) as error:
         build(EvalConfig, {"model": "m", "data": "d", "reward": "math", "num_generations": 8})
-    assert "rollout" not in str(error.value.hint)
+    assert "group_size" not in str(error.value.hint)
     assert alias_hint(["n_steps"]) is None
     assert alias_hint(["n_steps"], classical=True) == f"Stable-Baselines3's n_steps is {SB3['n_steps'].classical}"

@@ -239,17 +239,24 @@ def alias_hint(
     Args:
         path: the key as it was given, part by part.
         value: what it was given; of a mapping the keys within are looked up.
-        known: the first parts of the names that may be said; None: all.
+        known: sections, and keys as SECTION.KEY, that may be named; a section without any has all. None: everything.
         classical: say the name of `reinlm classical`.
     """
     for library, name, alias in _matches(list(_leaves(tuple(path), value))):
         ours = alias.classical if classical else alias.ours
         if ours is None and alias.note and not classical:
             return f"{library}'s {name}: {alias.note}"
-        if ours is not None and (known is None or ours.startswith("--") or ours.split(".")[0] in known):
+        if ours is not None and (known is None or _may_be_named(ours, known)):
             note = f"; {alias.note}" if alias.note and not classical else ""
             return f"{library}'s {name} is {ours}{note}"
     return None
+
+
+def _may_be_named(ours: str, known: Collection[str]) -> bool:
+    section, _, rest = ours.partition(".")
+    inside = [name for name in known if name.startswith(f"{section}.")]
+    here = not rest or not inside or f"{section}.{rest.partition('.')[0]}" in inside
+    return ours.startswith("--") or (section in known and here)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:

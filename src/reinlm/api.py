@@ -6,14 +6,17 @@ configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"gro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from reinlm.algorithms import Algorithm, describe, resolve
-from reinlm.config import Config, build, merge, read_recipe
+from reinlm.config import Config, build, merge
+from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
+from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
 from reinlm.runs.progress import Progress
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.sessions import RLSession, SFTSession
@@ -53,8 +56,12 @@ class RunKeywords(TypedDict, total=False):
     run: Section
     """`RunConfig`: save_every, keep_last, trackers, …"""
     seed: int
-    imports: list[str]
-    """Files or modules whose parts the recipe names: `["mine.py"]`."""
+    imports: str | list[str]
+    """Files or modules whose parts the recipe names: `["mine.py"]`; one may stand alone."""
+    environment: Any
+    """A name, {name: values}, "file.py:CLASS"; by default one question, one answer."""
+    rollout: Section
+    """`RolloutConfig` of rl: group_size, batch_size, max_new_tokens, temperature, …; `EvalRolloutConfig` of sft: engine, …"""
 
 
 class SFTKeywords(RunKeywords, total=False):
@@ -75,20 +82,16 @@ class RLKeywords(RunKeywords, total=False):
     these with weights ({"name": …, "weight": 0.5})."""
     algorithm: str | Section | Algorithm
     """A name ("dapo"), a mapping {"base": "grpo", …}, or an `Algorithm`."""
-    environment: Any
-    """A name, {name: values}, "file.py:CLASS"; by default one question, one answer."""
-    rollout: Section
-    """`RolloutConfig`: group_size, batch_size, max_new_tokens, temperature, …"""
     training: Section
     """`RLTraining`: steps, epochs, minibatches, passes, …"""
     critic: Section
     """`CriticConfig`, for algorithms with a critic."""
-    reference: Section
-    """`ReferenceConfig`: the model that a KL ties the policy to, where it is not the policy as the run begins."""
-    teacher: Section
-    """`TeacherConfig`, for algorithms that learn from a teacher."""
-    text: Section
-    """`TextConfig`: data-set text that is trained on beside the sampled answers."""
+    reference: str | Path | Section
+    """A path, or `ReferenceConfig`: the model that a KL ties the policy to, where it is not the policy as the run begins."""
+    teacher: str | Path | Section
+    """A path, or `TeacherConfig`, for algorithms that learn from a teacher."""
+    text: Any
+    """Data, or `TextConfig`: data-set text that is trained on beside the sampled answers."""
 
 
 class SFTTrainer(SFTSession):
@@ -109,7 +112,8 @@ class SFTTrainer(SFTSession):
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = _arguments(model, data, keywords)
-        super().__init__(_training_config(SFTConfig, sections, options), model=loaded, **_session(options))
+        with _settings(sections, options) as tree:
+            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
 
 
 class RLTrainer(RLSession):
@@ -136,8 +140,9 @@ class RLTrainer(RLSession):
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
             sections["algorithm"] = describe(composed)
-        config = _training_config(RLConfig, sections, options)
-        super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
+        with _settings(sections, options) as tree:
+            config = _config(RLConfig, tree, loaded)
+            super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
 
 
 def sft(model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> RunResult:
@@ -169,11 +174,12 @@ def evaluate(
 
     Args:
         model, data, reward, recipe: as in `reinlm.rl`.
-        sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`.
+        sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
+            `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
     """
     loaded, sections = _objects(model, data, sections.pop("output", None), sections, run=False)
     given = {} if reward is None else {"reward": reward}
-    return run_evaluation(_config(EvalConfig, recipe, {**sections, **given}), model=loaded)
+    return run_evaluation(_config(EvalConfig, over(read(recipe), {**sections, **given}), loaded), model=loaded)
 
 
 def generate(
@@ -186,53 +192,46 @@ def generate(
     """Sample answers: one `Generated` for each prompt (a text or a chat, or a list of them).
 
     Args:
-        sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`.
+        sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
+            `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
     loaded, sections = _objects(model, None, None, sections, run=False)
     if prompts is not None:
-        sections["prompts"] = [prompts] if isinstance(prompts, str) else list(prompts)
-    return run_generation(_config(GenerateConfig, recipe, sections), model=loaded)
+        sections["prompts"] = _prompts(prompts)
+    return run_generation(_config(GenerateConfig, over(read(recipe), sections), loaded), model=loaded)
+
+
+def _prompts(given: Any) -> list[Any]:
+    """One text, chat or row as a list of one."""
+    if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _is_message(given[0])):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise InputError(f"prompts: {given!r} is no prompt", hint="give a text, a chat, or a list of them")
+    return list(given)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value
 
 
 def _objects(
     model: Any, data: Any, output: Any, sections: Mapping[str, Any], run: bool = True
 ) -> tuple[Any, dict[str, Any]]:
     """Put the common arguments where the configuration has them; a loaded model travels beside it, by name inside it."""
+    refuse_resolved(sections)
     merged = dict(sections)
     loaded = None
     if model is not None:
-        if not isinstance(model, str | Path | Mapping):
+        if not isinstance(model, str | Path | Mapping | Config):
             loaded = model
-            inner = model[0] if isinstance(model, tuple) else model
+            inner = model[0] if isinstance(model, tuple) and model else model
             model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
-        merged["model"] = model if isinstance(model, Mapping) else {"path": str(model)}
+        merged["model"] = model
     if data is not None:
-        merged["data"] = data if isinstance(data, Mapping) else {"path": data}
+        merged["data"] = data if isinstance(data, Mapping | Config) else {"path": data}
     if output is not None:
         merged = merge(merged, {"run": {"output": str(output)}} if run else {"output": str(output)})
     return loaded, merged
-
-
-def _resumed(recipe: Any, sections: Mapping[str, Any]) -> Any:
-    """What a resumed run starts from: the configuration that its folder holds, under what is given anew."""
-    tree = _read(recipe)
-    output = (sections.get("run") or tree.get("run") or {}).get("output")
-    saved = Path(output) / "config.yaml" if output else None
-    if saved is None or not saved.is_file():
-        return tree
-    old = read_recipe(saved)
-    reward = sections.get("reward", tree.get("reward"))
-    if isinstance(reward, Mapping) and not reward.keys() <= (old.get("reward") or {}).keys():
-        del old["reward"]  # one function, such as {"name": "regex", "pattern": "#"}, stands for the whole section
-    return merge(old, tree)
-
-
-def _read(recipe: Any) -> dict[str, Any]:
-    tree = {} if recipe is None else dict(recipe) if isinstance(recipe, Mapping) else read_recipe(recipe)
-    for key in ("model", "data"):
-        if isinstance(tree.get(key), str | list):
-            tree[key] = {"path": tree[key]}
-    return tree
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
@@ -258,13 +257,37 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _training_config(kind: type[_ConfigT], sections: Mapping[str, Any], options: Mapping[str, Any]) -> _ConfigT:
-    recipe = options.get("recipe")
-    return _config(kind, _resumed(recipe, sections) if options.get("resume") else recipe, sections)
+@contextlib.contextmanager
+def _settings(sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The settings of a run: recipe, then keywords; of one that is resumed those in its folder, then what is given anew.
+
+    Relative paths of a run that is resumed are below the directory in which it was begun (`resolved.directory` in its
+    config.yaml, where that is still there): inside, that one is the working directory.
+    """
+    tree = over(read(options.get("recipe")), sections)
+    run = tree.get("run")
+    output = run.get("output") if isinstance(run, Mapping) else None
+    if not output or not options.get("resume") or not (Path(output) / "config.yaml").is_file():
+        yield tree
+        return
+    old = read(Path(output) / "config.yaml")
+    begun = (old.get("resolved") or {}).get("directory")
+    tree = over(old, tree)
+    if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
+        yield tree
+        return
+    tree = merge(tree, {"run": {"output": str(Path(output).absolute())}})
+    with contextlib.chdir(begun):
+        yield tree
 
 
-def _config(kind: type[_ConfigT], recipe: Any, sections: Mapping[str, Any]) -> _ConfigT:
-    """Validate; the parts of the user's own files are known before."""
-    tree = merge(_read(recipe), sections)
+def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:
+    """Validate; the parts of the user's own files are known before.
+
+    Args:
+        loaded: a model that is given beside the configuration, or None.
+    """
+    model = {} if loaded is None else {"model": None}
+    refuse_placeholders({**tree, **model})
     load_imports(tree.get("imports") or [])
     return build(kind, tree)

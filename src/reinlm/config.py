@@ -7,18 +7,25 @@ the value is read as YAML too (`optimizer.learning_rate=1e-6`, `reward=[math, fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
-_SECRET = re.compile(r"(token|secret|password|passwd|api_key|apikey)$", re.IGNORECASE)
+HIDDEN = "***"
+"""What a run's files say in place of a secret."""
+_SECRET = re.compile(r"(token|secret|password|passwd|(api|access|private)[-_]?key)$", re.IGNORECASE)
+_OF_A_TOKENIZER = re.compile(
+    r"(^|[-_])(bos|eos|pad|unk|sep|cls|mask|bo[aiv]|eo[aiv]|image|video|audio|start|end|begin|stop|think|thinking|tool|call|"
+    r"fim|prefix|suffix|middle|special|added|new|first|last|per|max|min)[-_]?token$",
+    re.IGNORECASE,
+)
 
 
 class Config(BaseModel):
@@ -30,6 +37,18 @@ class Config(BaseModel):
         """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
         default = type(self).model_fields[name].get_default(call_default_factory=True)
         return bool(getattr(self, name) != default)
+
+
+def _model_path(value: Any) -> Any:
+    if not isinstance(value, str | Path):
+        raise ValueError(
+            f"a model's folder or Hugging Face name stands here, not an object of type {type(value).__name__}"
+        )
+    return str(value)
+
+
+ModelPath = Annotated[str, BeforeValidator(_model_path)]
+"""Where a model is: a folder, or a name on the Hub."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,12 +111,20 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
     return merged
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of mappings; `changes` wins."""
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any], unions: Collection[str] = ()) -> dict[str, Any]:
+    """Deep merge of mappings; `changes` wins.
+
+    Args:
+        unions: keys whose value names one of several things, `{name: values}`: another name replaces it.
+    """
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            another = key in unions and ("name" in value or old.keys().isdisjoint(value))
+            merged[key] = value if another else merge(old, value, unions)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -110,16 +137,29 @@ def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
 
 
 def redact(tree: Any) -> Any:
-    """A copy in which the values of keys that look like secrets are `'***'`; sections of such a name are looked into."""
+    """A copy in which the values of keys that look like secrets are `'***'`; sections of such a name are looked into.
+
+    What a tokenizer calls a token (`eos_token`) is no secret, and rows of data (`path: [{…}]`) are left as they are.
+    """
     if isinstance(tree, Mapping):
-        return {k: "***" if _is_secret(k, v) else redact(v) for k, v in tree.items()}
+        return {k: HIDDEN if _is_secret(k, v) else v if _is_rows(k, v) else redact(v) for k, v in tree.items()}
     if isinstance(tree, list | tuple):
         return [redact(value) for value in tree]
     return tree
 
 
+def may_be_secret(key: str) -> bool:
+    """Whether a key ends like the name of a secret."""
+    return bool(_SECRET.search(key))
+
+
 def _is_secret(key: Any, value: Any) -> bool:
-    return value is not None and not isinstance(value, Mapping) and bool(_SECRET.search(str(key)))
+    plain = value is not None and not isinstance(value, Mapping | bool)
+    return plain and may_be_secret(str(key)) and not _OF_A_TOKENIZER.search(str(key))
+
+
+def _is_rows(key: Any, value: Any) -> bool:
+    return key == "path" and isinstance(value, list | tuple)
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
@@ -149,7 +189,8 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         near = nearest(path[-1], known)
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
         top = kind.model_fields
-        elsewhere = alias_hint(path, first.get("input"), known=top, classical="model" not in top)
+        reachable = {*top, *(f"{name}.{key}" for name in top for key in _fields(kind, [name]))}
+        elsewhere = alias_hint(path, first.get("input"), known=reachable, classical="model" not in top)
         return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
@@ -159,8 +200,14 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = first.get("input")
-    shown = "" if isinstance(given, dict | BaseModel) else f" (given: {given!r})"
+    plain = isinstance(given, str | int | float | list | tuple | None)
+    shown = f" (given: {_short(given)})" if plain else ""
     return InputError(f"{where}: {message}{shown}")
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _fields(kind: type[BaseModel], path: list[str]) -> set[str]:

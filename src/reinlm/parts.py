@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -111,13 +111,19 @@ IMPORTED = "reinlm_imports_"
 """What the names of modules begin with that are imported from users' files."""
 
 
-def load_imports(places: Iterable[str]) -> list[ModuleType]:
+def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
     """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
+
+    Args:
+        places: several, or one alone.
 
     Raises:
         InputError: a file that is not there, or that raises while it is imported; the line is named.
     """
-    return [_load(str(place)) for place in places]
+    several = [places] if isinstance(places, str | Path) else places
+    if not isinstance(several, Sequence) or not all(isinstance(place, str | Path) for place in several):
+        raise InputError(f"imports: cannot read {places!r}", hint="write file.py, a module, or a list of them")
+    return [_load(str(place)) for place in several]
 
 
 def _load(place: str) -> ModuleType:

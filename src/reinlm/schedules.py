@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from reinlm.errors import InputError, error_line
+
 SCHEDULES: dict[str, Callable[[float], float]] = {}
 """By name: the share of the run that is over, in [0, 1] -> a factor that goes from 1 to 0."""
 
@@ -49,7 +51,26 @@ def check_schedule(name: str) -> str:
     return name
 
 
-Schedule = Annotated[str, AfterValidator(check_schedule)]
+def _usable(name: str) -> str:
+    """The name of a schedule that gives numbers. Raises ValueError for another one."""
+    for done in (0.0, 0.5, 1.0):
+        _factor(check_schedule(name), done)
+    return name
+
+
+def _factor(name: str, done: float) -> float:
+    try:
+        factor = float(SCHEDULES[name](done))
+    except Exception as error:
+        raise InputError(f"schedule {name!r} fails at {done:g}: {error_line(error)}") from error
+    if not math.isfinite(factor):
+        raise InputError(
+            f"schedule {name!r} gives {factor} at {done:g}", hint="return a finite number, 1 at 0 and 0 at 1"
+        )
+    return factor
+
+
+Schedule = Annotated[str, AfterValidator(_usable)]
 """The name of a schedule, in a configuration."""
 
 
@@ -60,7 +81,7 @@ def scheduled(name: str, done: float, final_fraction: float = 0.0) -> float:
 
     Raises ValueError for a schedule that is not registered.
     """
-    shape = SCHEDULES[check_schedule(name)](min(max(done, 0.0), 1.0))
+    shape = _factor(check_schedule(name), min(max(done, 0.0), 1.0))
     return final_fraction + (1.0 - final_fraction) * shape
 
 

@@ -140,7 +140,9 @@ def test_trackio_writes_metrics_config_and_samples_and_goes_on_in_its_own_run(
         f"from test_loop_trackers import cut_and_resumed\n"
         f"cut_and_resumed(Path({str(tmp_path)!r}), {{'trackio': {{'project': 'tests'}}}})"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TRACKIO_DIR": str(tmp_path / "store")})
+    env = {**os.environ, "TRACKIO_DIR": str(tmp_path / "store")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=env, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == ""  # the console is the run's own
     identity = json.loads((tmp_path / "run" / "trackers" / "trackio.json").read_text())["identity"]
     assert identity.startswith("run-")
     with sqlite3.connect(tmp_path / "store" / "tests.db") as connection:
@@ -211,6 +213,22 @@ def test_a_tracker_whose_package_is_missing_is_refused_before_anything_is_loaded
         reinlm.sft("no/such/model", ROWS, output=tmp_path / "run", run={"trackers": [name]})
     assert raised.value.hint == f"pip install 'reinlm[{extra}]'"
     assert not (tmp_path / "run").exists()
+
+
+def test_wandb_without_a_key_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
+    with pytest.raises(reinlm.InputError, match="tracker 'wandb' has no API key") as raised:
+        reinlm.sft("no/such/model", ROWS, output=tmp_path / "run", run={"trackers": ["wandb"]})
+    assert "WANDB_API_KEY" in str(raised.value.hint)
+    assert len(build_trackers([{"wandb": {"mode": "offline"}}])) == 1
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert len(build_trackers(["wandb"])) == 1
 
 
 def test_trackers_are_imported_when_they_are_used() -> None:

@@ -143,7 +143,6 @@ RL: dict[str, Any] = {
     "rollout": {
         "group_size": 4,
         "batch_size": 16,
-        "max_attempts": 4,
         "max_running": 8,
         "max_new_tokens": 6,
         "temperature": 1.0,

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import turns
 
+from reinlm.algorithms import resolve
 from reinlm.config import build, dump_yaml, parse_yaml
+from reinlm.environments import Question, is_question
 from reinlm.errors import InputError
+from reinlm.rollouts import RolloutConfig
 from reinlm.training.config import RLConfig, SFTConfig, dump
+from reinlm.training.episodes import check_environment
+from reinlm.training.rl import check_settings
+from reinlm.training.sft import check_sft
 
 COMMON = {"model": {"path": "m"}, "data": {"path": "train.jsonl"}}
 
@@ -43,8 +50,96 @@ def test_a_configuration_comes_back_from_its_file(kind: Any, sections: dict[str,
         ({"optimizer": {"name": "sgd", "betas": [0.8, 0.9]}}, "betas has no effect on the optimizer sgd"),
         ({"optimizer": {"name": "lion"}}, "unknown optimizer 'lion'"),
         ({"rollout": {"schedule": "cosine"}}, "schedule cosine has no effect without temperature_end"),
+        ({"training": {"steps": 5, "epochs": 2}}, "steps 5 and epochs 2 both say"),
+        ({"optimizer": {"final_fraction": 0.5}}, "final_fraction 0.5 has no effect with the schedule constant"),
+        ({"run": {"rollouts_every": 0, "rollouts_max": 5}}, "rollouts_max 5 has no effect with rollouts_every 0"),
+        (
+            {"reward": {"functions": "math", "time_limit": None, "workers": 4}},
+            "workers 4 has no effect without time_limit",
+        ),
+        (
+            {"evaluation": {"correct_above": 0.7}},
+            r"evaluation\.correct_above 0.7 has no effect without evaluation\.data",
+        ),
+        ({"evaluation": {"samples": 4}}, r"evaluation\.samples 4 has no effect without evaluation\.data"),
+        ({"evaluation": {"every": 4}}, r"evaluation\.every 4 has no effect without evaluation\.data"),
     ],
 )
 def test_what_has_no_effect_is_refused(section: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         build(RLConfig, COMMON | {"reward": "math"} | section)
+
+
+def settings(**sections: Any) -> RLConfig:
+    config: RLConfig = build(RLConfig, COMMON | {"reward": "math"} | sections)
+    return config
+
+
+def test_groups_are_sampled_anew_only_where_an_algorithm_drops_some() -> None:
+    given = settings(rollout={"max_attempts": 3}, algorithm="dapo")
+    check_settings(given, resolve("dapo"))
+    with pytest.raises(InputError, match=r"rollout\.max_attempts 3 has no effect: grpo drops no groups"):
+        check_settings(given, resolve("grpo"))
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        {"max_turns": 2},
+        {"on_environment_error": "skip"},
+        {"environment_time_limit": 5.0},
+        {"environment_time_limit": None},
+        {"order": "arrival"},
+    ],
+)
+@pytest.mark.parametrize("question", ["question", {"question": {}}, Question], ids=["name", "mapping", "class"])
+def test_what_only_several_turns_follow_is_refused_for_one_question(rollout: dict[str, Any], question: Any) -> None:
+    (name,) = rollout
+    config = settings(rollout=rollout)
+    with pytest.raises(InputError, match=rf"rollout\.{name} .* has no effect: the environment 'question'"):
+        check_environment(question, config.rollout, config.reward, needs_rewards=True)
+    assert check_environment(turns.Tools, config.rollout, None, needs_rewards=True) is turns.Tools
+
+
+@pytest.mark.parametrize("question", ["question", {"question": {}}, {"question": None}, Question])
+def test_a_question_without_a_reward_is_refused_however_it_is_named(question: Any) -> None:
+    with pytest.raises(InputError, match="'reward' is required"):
+        check_environment(question, RolloutConfig(), None, needs_rewards=True)
+    timed = RolloutConfig(order="arrival", episode_time_limit=9.0)  # a clock cuts off a single answer too
+    assert is_question(check_environment(question, timed, None, needs_rewards=False))
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"reward": "math"}, "reward has no effect"),
+        ({"environment": "mine.py:Game"}, "environment has no effect"),
+        ({"rollout": {"max_running": 4}}, r"rollout\.max_running 4 has no effect"),
+        ({"evaluation": {"data": "t.jsonl", "samples": 2}}, r"evaluation\.samples 2 has no effect"),
+        ({"run": {"rollouts_every": 3}}, r"run\.rollouts_every has no effect"),
+    ],
+)
+def test_what_sft_has_no_use_for_is_refused(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        check_sft(build(SFTConfig, COMMON | sections), samples=False)
+
+
+def test_one_value_stands_for_a_list_and_for_a_section() -> None:
+    given = {"imports": "mine.py", "rollout": {"stop_strings": "=", "stop_token_ids": 7}, "text": "t.jsonl"}
+    config = settings(**given, teacher="m", reference="r", algorithm={"kl": None})
+    assert config.imports == ["mine.py"]
+    assert (config.rollout.stop_strings, config.rollout.stop_token_ids) == (("=",), (7,))
+    assert config.text is not None
+    assert config.teacher is not None
+    assert config.reference is not None
+    assert (config.text.data.path, config.teacher.path, config.reference.path) == ("t.jsonl", "m", "r")
+    assert config.algorithm == {"base": "grpo", "kl": None}
+    assert settings(algorithm={"base": "dapo"}).algorithm == "dapo"
+
+
+def test_an_object_where_a_path_stands_is_named_by_its_type_alone() -> None:
+    for section in ("model", "teacher", "reference"):
+        with pytest.raises(
+            InputError, match=rf"{section}\.path: a model's folder or Hugging Face name .* of type Question$"
+        ):
+            settings(**{section: {"path": Question()}})

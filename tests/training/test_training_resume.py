@@ -131,7 +131,7 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
     """The command lines of an sft and an rl run, whose every part leaves a trace in the state."""
     model = str(saved_model(tmp_path / "model"))
     held_out = {"data": {"small": str(jsonl(tmp_path / "held_out.jsonl", HELD_OUT))}, "every": 3, "max_new_tokens": 4}
-    shared = {"model": model, "run": {"save_every": 2, "rollouts_every": 3, "keep_last": 2}, "seed": 3}
+    shared: dict[str, Any] = {"model": model, "run": {"save_every": 2, "keep_last": 2}, "seed": 3}
     noisy = saved_model(tmp_path / "noisy", family="gpt2")
     config = json.loads((noisy / "config.json").read_text())
     (noisy / "config.json").write_text(json.dumps(config | {"resid_pdrop": 0.1}))  # draws from torch's random state
@@ -144,6 +144,7 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
         "optimizer": {"learning_rate": 3e-3, "warmup_steps": 4},
     }
     rl = shared | {
+        "run": {**shared["run"], "rollouts_every": 3},
         "data": str(jsonl(tmp_path / "train.jsonl", ROWS)),
         "reward": {"functions": [EVEN, {"name": "exact_match", "weight": 2.0}], "time_limit": None},
         "algorithm": {"base": "grpo", "filters": ["mixed_outcomes"], "shapers": [{"soft_overlong": {"cache": 2}}]},

@@ -2,6 +2,15 @@
 
 from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
 from reinlm.environments.question import Question
-from reinlm.environments.spec import make_environment
+from reinlm.environments.spec import is_question, make_environment
 
-__all__ = ["Action", "Environment", "MakeEnvironment", "Observation", "Question", "StepResult", "make_environment"]
+__all__ = [
+    "Action",
+    "Environment",
+    "MakeEnvironment",
+    "Observation",
+    "Question",
+    "StepResult",
+    "is_question",
+    "make_environment",
+]

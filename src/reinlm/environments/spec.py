@@ -34,6 +34,11 @@ def make_environment(spec: Any) -> MakeEnvironment:
     return builder("environment", read_part("environment", spec))
 
 
+def is_question(make: MakeEnvironment) -> bool:
+    """Whether episodes are one question and one answer, without a reward of the environment's own."""
+    return make is Question or isinstance(getattr(make, "__self__", None), QuestionConfig)
+
+
 def _found(place: str) -> Any:
     """What `file.py:CLASS` or `module:CLASS` names."""
     file, _, name = place.rpartition(":")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
-from reinlm.config import Config
+from reinlm.config import Config, ModelPath
 from reinlm.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LoraConfig(Config):
 class ModelConfig(Config):
     """Which model, and how to hold it."""
 
-    path: str
+    path: ModelPath
     """A Hugging Face directory, or a name on the Hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights. "auto": bfloat16 on CUDA, float32 elsewhere."""

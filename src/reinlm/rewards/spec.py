@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_serializer, field_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
@@ -55,6 +55,14 @@ class RewardConfig(Config):
     def _readable(cls, functions: Any) -> Any:
         read_spec(functions)
         return functions
+
+    @model_validator(mode="after")
+    def _workers_have_a_limit(self) -> RewardConfig:
+        if self.time_limit is None and self.changed("workers"):
+            raise ValueError(
+                f"workers {self.workers} has no effect without time_limit: every reward runs in this process"
+            )
+        return self
 
     @field_serializer("functions", when_used="json")
     def _named(self, functions: Any) -> Any:

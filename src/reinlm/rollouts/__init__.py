@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from reinlm.rollouts.admission import Wave
-from reinlm.rollouts.config import RolloutConfig, SamplingConfig, check_trainable
+from reinlm.rollouts.config import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig, check_trainable
 from reinlm.rollouts.engines import build_engine
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
@@ -22,7 +22,9 @@ __all__ = [
     "Collected",
     "Completion",
     "Engine",
+    "EpisodeConfig",
     "Episodes",
+    "EvalRolloutConfig",
     "EventLoop",
     "HFEngine",
     "Limits",

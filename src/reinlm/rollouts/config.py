@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,7 +17,28 @@ from reinlm.rollouts.protocol import MIN_TEMPERATURE, Sampling
 from reinlm.schedules import Schedule, interpolate
 
 
-class SamplingConfig(Config):
+class StopsConfig(Config):
+    """What ends an answer beside the model's own stop tokens."""
+
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer beside the model's own."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end an answer; they stay in it."""
+
+    @field_validator("stop_token_ids", "stop_strings", mode="before")
+    @classmethod
+    def _one_alone(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | int) else value
+
+    @field_validator("stop_strings")
+    @classmethod
+    def _not_empty(cls, strings: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in strings:
+            raise ValueError("a stop string cannot be empty: every answer would end at its first token")
+        return strings
+
+
+class SamplingConfig(StopsConfig):
     """How a recipe asks for answers to be sampled."""
 
     max_new_tokens: int = Field(256, ge=1)
@@ -28,10 +49,6 @@ class SamplingConfig(Config):
     """Sample from the smallest set of tokens with this mass; 1 is off."""
     top_k: int = Field(0, ge=0)
     """Sample from this many of the likeliest tokens; 0 is off."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end an answer beside the model's own."""
-    stop_strings: tuple[str, ...] = ()
-    """Texts that end an answer; they stay in it."""
 
     @field_validator("temperature")
     @classmethod
@@ -39,13 +56,6 @@ class SamplingConfig(Config):
         if 0 < temperature < MIN_TEMPERATURE:
             raise ValueError(f"must be 0 (greedy) or at least {MIN_TEMPERATURE}")
         return temperature
-
-    @field_validator("stop_strings")
-    @classmethod
-    def _not_empty(cls, strings: tuple[str, ...]) -> tuple[str, ...]:
-        if "" in strings:
-            raise ValueError("a stop string cannot be empty: every answer would end at its first token")
-        return strings
 
     def sampling(self, stops: Sequence[int]) -> Sampling:
         """These settings for an engine, with `stops`, the model's own stop tokens, in front."""
@@ -59,25 +69,13 @@ class SamplingConfig(Config):
         )
 
 
-class RolloutConfig(SamplingConfig):
-    """How tasks become groups of episodes."""
+class EpisodeConfig(Config):
+    """How episodes are played: the engine that samples them, their order, and what cuts them off."""
 
-    group_size: int = Field(8, ge=1)
-    """Answers to each prompt."""
-    batch_size: int = Field(128, ge=1)
-    """Answers collected for each step; a multiple of group_size."""
-    max_attempts: int = Field(8, ge=1)
-    """Where an algorithm drops groups: a batch is filled from at most this many times the groups that it wants."""
     engine: Any = "in_process"
     """A name, or {name: values}."""
     max_running: int = Field(256, ge=1)
     """Answers that the engine advances at once."""
-    temperature_end: float | None = Field(None, ge=MIN_TEMPERATURE, allow_inf_nan=False)
-    """The temperature that the last step samples at; null: `temperature` throughout."""
-    max_new_tokens_end: int | None = Field(None, ge=1)
-    """The limit of the last step's answers; null: `max_new_tokens` throughout."""
-    schedule: Schedule = "linear"
-    """How the two go from start to end over the run."""
     order: Order = "name"
     """"name": a turn is sampled once every episode of its round has had its environment's answer, so that a run can be
     repeated bit for bit. "arrival": each turn at once, which is faster where environments differ in speed."""
@@ -90,15 +88,67 @@ class RolloutConfig(SamplingConfig):
     on_environment_error: Literal["stop", "skip"] = "stop"
     """Where an environment raises, hangs or returns what cannot be used: stop the run, or leave the episode out of it."""
 
-    @property
-    def groups(self) -> int:
-        return self.batch_size // self.group_size
-
     @field_validator("engine")
     @classmethod
     def _known_engine(cls, spec: Any) -> Any:
         read_part("engine", spec)
         return spec
+
+    @model_validator(mode="after")
+    def _no_clock_in_a_fixed_order(self) -> Self:
+        if self.episode_time_limit is not None and self.order == "name":
+            raise ValueError(
+                f"episode_time_limit {self.episode_time_limit:g} ends episodes by the clock, and order 'name' promises "
+                "that a run can be repeated; set order=arrival, or limit turns with max_turns"
+            )
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """What cuts an episode off."""
+        return Limits(
+            max_turns=self.max_turns,
+            episode_time_limit=self.episode_time_limit,
+            environment_time_limit=self.environment_time_limit,
+            on_environment_error=self.on_environment_error,
+        )
+
+    @property
+    def for_turns(self) -> tuple[str, ...]:
+        """The settings given here that act only where an environment takes several turns, or can fail."""
+        names = ["max_turns", "environment_time_limit", "on_environment_error"]
+        if self.episode_time_limit is None:
+            names.append("order")
+        return tuple(name for name in names if self.changed(name))
+
+
+class EvalRolloutConfig(StopsConfig, EpisodeConfig):
+    """How the episodes of an evaluation are played; lengths, temperature and samples are in `evaluation`."""
+
+    def sampling(self, stops: Sequence[int]) -> Sampling:
+        """As `SamplingConfig.sampling`, with what it has by default for all but the stops."""
+        return SamplingConfig(stop_token_ids=self.stop_token_ids, stop_strings=self.stop_strings).sampling(stops)
+
+
+class RolloutConfig(SamplingConfig, EpisodeConfig):
+    """How tasks become groups of episodes."""
+
+    group_size: int = Field(8, ge=1)
+    """Answers to each prompt."""
+    batch_size: int = Field(128, ge=1)
+    """Answers collected for each step; a multiple of group_size."""
+    max_attempts: int = Field(8, ge=1)
+    """Where an algorithm drops groups: a batch is filled from at most this many times the groups that it wants."""
+    temperature_end: float | None = Field(None, ge=MIN_TEMPERATURE, allow_inf_nan=False)
+    """The temperature that the last step samples at; null: `temperature` throughout."""
+    max_new_tokens_end: int | None = Field(None, ge=1)
+    """The limit of the last step's answers; null: `max_new_tokens` throughout."""
+    schedule: Schedule = "linear"
+    """How the two go from start to end over the run."""
+
+    @property
+    def groups(self) -> int:
+        return self.batch_size // self.group_size
 
     @property
     def longest(self) -> int:
@@ -123,16 +173,6 @@ class RolloutConfig(SamplingConfig):
             raise ValueError("temperature_end and max_new_tokens_end have no effect with the schedule constant")
         return self
 
-    @property
-    def limits(self) -> Limits:
-        """What cuts an episode off."""
-        return Limits(
-            max_turns=self.max_turns,
-            episode_time_limit=self.episode_time_limit,
-            environment_time_limit=self.environment_time_limit,
-            on_environment_error=self.on_environment_error,
-        )
-
     @model_validator(mode="after")
     def _divides(self) -> RolloutConfig:
         if self.batch_size % self.group_size:
@@ -140,15 +180,6 @@ class RolloutConfig(SamplingConfig):
             options = " or ".join(str(n) for n in (near, near + self.group_size) if n)
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of group_size {self.group_size}; take {options}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _no_clock_in_a_fixed_order(self) -> RolloutConfig:
-        if self.episode_time_limit is not None and self.order == "name":
-            raise ValueError(
-                f"episode_time_limit {self.episode_time_limit:g} ends episodes by the clock, and order 'name' promises "
-                "that a run can be repeated; set order=arrival, or limit turns with max_turns"
             )
         return self
 

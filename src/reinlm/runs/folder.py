@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import reinlm
-from reinlm.config import differences, dump_yaml, parse_yaml, redact
+from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
@@ -55,10 +56,11 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         may_change: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raise what `create` would raise, and touch nothing: for before a model is loaded."""
+        """Raise what `create` would raise, and leave nothing behind: for before a model is loaded."""
         _check_free(Path(path))
-        RunFolder._check(path, kind, config, resume, overwrite, may_change)
+        RunFolder._check(path, kind, config, resume, overwrite, may_change, defaults)
 
     @staticmethod
     def _check(
@@ -68,13 +70,14 @@ class RunFolder:
         resume: bool,
         overwrite: bool,
         may_change: Iterable[str],
+        defaults: Mapping[str, Any] | None,
     ) -> None:
         path = Path(path)
         if resume and overwrite:
             raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
         _check_place(path)
         if resume:
-            _check_resume(path, kind, _storable(config), tuple(may_change))
+            _check_resume(path, kind, _storable(config), tuple(may_change), _storable(defaults or {}))
         elif _contents(path):
             known = (path / RUN_FILE).is_file()
             if overwrite and not known:
@@ -98,6 +101,7 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         may_change: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> RunFolder:
         """Make the folder (or take it over) once training really starts.
@@ -110,6 +114,7 @@ class RunFolder:
             resume: go on in a folder of the same kind, schema version and configuration.
             overwrite: remove an existing run folder first.
             may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+            defaults: the configuration of a run that sets nothing: what holds on resume for keys that config.yaml lacks.
             notes: what a user should know of the run, for run.json and the report.
 
         Raises:
@@ -117,12 +122,14 @@ class RunFolder:
                 cannot be read.
         """
         path, config, may_change = Path(path), _storable(config), tuple(may_change)
-        cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+        how = (kind, config, resume, overwrite, may_change, defaults)
+        _check_free(path)
+        cls._check(path, *how)
         path.mkdir(parents=True, exist_ok=True)
         lock = _acquire(path)
         try:
             # Another process may have made the folder between the first look and the lock.
-            cls._check(path, kind, config, resume, overwrite, may_change)
+            cls._check(path, *how)
             if overwrite:
                 _empty(path)
             _describe(path, kind, config, command, notes, resume=resume)
@@ -202,9 +209,18 @@ def _check_place(path: Path) -> None:
         raise InputError(f"{path} cannot be made: {nearest} is a file")
     if not os.access(nearest, os.W_OK):
         raise InputError(f"{path} cannot be written: no permission in {nearest}")
+    try:
+        with tempfile.TemporaryDirectory(dir=nearest, prefix=".reinlm-"):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror} in {nearest}", hint="give another folder"
+        ) from error
 
 
-def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...]) -> None:
+def _check_resume(
+    path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...], defaults: Mapping[str, Any]
+) -> None:
     if not (path / RUN_FILE).is_file():
         raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
     run = read_run(path)
@@ -216,7 +232,7 @@ def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tup
         raise InputError(
             f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
         ) from None
-    changed = [line for line in differences(old, config) if not _allowed(line, may_change)]
+    changed = [line for line in differences(merge(defaults, old), config) if not _allowed(line, may_change)]
     if changed:
         more = f" (and {len(changed) - 1} more: {'; '.join(changed[1:])})" if changed[1:] else ""
         key = changed[0].partition(": ")[0]

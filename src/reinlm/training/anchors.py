@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from reinlm.algorithms import Algorithm
-from reinlm.config import Config
+from reinlm.config import Config, ModelPath
 from reinlm.errors import InputError
 from reinlm.models import Anchor, ModelConfig, Policy, Reference, TokenModel, same_model
 from reinlm.training.critic import same_tokens
@@ -19,14 +19,14 @@ from reinlm.training.critic import same_tokens
 class ReferenceConfig(Config):
     """What a KL to the reference ties the policy to."""
 
-    path: str
+    path: ModelPath
     """A model with the same tokens, such as the one after SFT, a base model or a stronger one."""
 
 
 class TeacherConfig(Config):
     """Whose distribution the policy learns from."""
 
-    path: str
+    path: ModelPath
     """A model with the same tokens."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,13 +15,15 @@ from reinlm.data import DataConfig
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
-from reinlm.rollouts import RolloutConfig, SamplingConfig
+from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.replay import ReplayConfig
 from reinlm.training.text import TextConfig
+
+DEFAULT_ALGORITHM = "grpo"
 
 
 class TrainingConfig(Config):
@@ -38,6 +41,14 @@ class TrainingConfig(Config):
     """Tokens whose vocabulary-wide logits exist at once; null: as many as take 512 MiB."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
     """"auto": float32 weights compute in bfloat16 on CUDA, and in float32 elsewhere."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps is not None and self.changed("epochs"):
+            raise ValueError(
+                f"steps {self.steps} and epochs {self.epochs:g} both say how long the run is; give one of them"
+            )
+        return self
 
 
 class SFTTraining(TrainingConfig):
@@ -99,6 +110,14 @@ class RunConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _rollouts_are_written(self) -> RunConfig:
+        if self.changed("rollouts_max") and not self.rollouts_every:
+            raise ValueError(
+                f"rollouts_max {self.rollouts_max} has no effect with rollouts_every 0: no rollout is written"
+            )
+        return self
+
     @property
     def chosen_trackers(self) -> list[Any]:
         """What `trackers` says, or `tensorboard` in its place."""
@@ -107,28 +126,55 @@ class RunConfig(Config):
         return [] if self.tensorboard is False else ["tensorboard"]
 
 
-class VerbConfig(Config):
-    """What sft and rl share."""
+class ModelVerbConfig(Config):
+    """What every verb shares: a model, and the parts that a recipe may name."""
 
     model: ModelConfig
+    environment: Any = "question"
+    """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    imports: list[str] = Field(default_factory=list)
+    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_path(cls, value: Any) -> Any:
+        return as_section("path", value)
+
+    @field_validator("imports", mode="before")
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
+
+
+class VerbConfig(ModelVerbConfig):
+    """What sft and rl share."""
+
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
-    seed: int = Field(0, ge=0, lt=2**31)
-    imports: list[str] = Field(default_factory=list)
-    """Files or modules whose parts the recipe names: `[mine.py]`."""
     resolved: dict[str, Any] = Field(default_factory=dict)
     """What was in force in the run that wrote this file, beside its settings; a resumed run compares it, and it sets
     nothing."""
 
-    @field_validator("model", "data", mode="before")
+    @field_validator("data", mode="before")
     @classmethod
-    def _path(cls, value: Any) -> Any:
-        return as_path(value)
+    def _data_path(cls, value: Any) -> Any:
+        return as_section("path", value)
 
     @model_validator(mode="after")
-    def _early_stop_has_evaluations(self) -> VerbConfig:
+    def _evaluation_has_data(self) -> Self:
+        for name in ("every", "samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above"):
+            if self.evaluation.changed(name) and not self.evaluation.data:
+                given = getattr(self.evaluation, name)
+                raise ValueError(
+                    f"evaluation.{name} {given} has no effect without evaluation.data: name a set of prompts"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _early_stop_has_evaluations(self) -> Self:
         for name in ("stop_at", "patience"):
             given = getattr(self.evaluation, name)
             if given is not None and not (self.evaluation.data and self.evaluation.every):
@@ -145,7 +191,10 @@ class SFTConfig(VerbConfig):
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5, schedule="cosine")
     training: SFTTraining = SFTTraining()
     reward: RewardConfig | None = None
-    """Scores sampled answers in evaluation; without it evaluation reports the loss alone."""
+    """Scores sampled answers in evaluation; without it, and without an environment that gives rewards, evaluation reports
+    the loss alone."""
+    rollout: EvalRolloutConfig = EvalRolloutConfig()
+    """How answers are sampled in evaluation."""
     max_tokens: int | None = Field(None, ge=2)
     """Longest example; null: the model's context."""
 
@@ -156,7 +205,7 @@ class SFTConfig(VerbConfig):
 
     @model_validator(mode="after")
     def _accuracy_has_a_reward(self) -> SFTConfig:
-        if self.evaluation.stop_at is not None and self.reward is None:
+        if self.evaluation.stop_at is not None and self.reward is None and not self.changed("environment"):
             raise ValueError("evaluation.stop_at compares an accuracy, and there is none without a reward: set reward")
         return self
 
@@ -166,10 +215,8 @@ class RLConfig(VerbConfig):
 
     reward: RewardConfig | None = None
     """Null: the environment's own rewards alone."""
-    environment: Any = "question"
-    """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
-    algorithm: str | dict[str, Any] = "grpo"
-    """A name, or {base: name, …} with any of its choices replaced."""
+    algorithm: str | dict[str, Any] = DEFAULT_ALGORITHM
+    """A name, or {base: name, …} with any of its choices replaced; without a base, those of the default."""
     rollout: RolloutConfig = RolloutConfig()
     training: RLTraining = RLTraining()
     critic: CriticConfig | None = None
@@ -186,6 +233,23 @@ class RLConfig(VerbConfig):
     def _functions(cls, value: Any) -> Any:
         return _reward(value)
 
+    @field_validator("reference", "teacher", mode="before")
+    @classmethod
+    def _other_model(cls, value: Any) -> Any:
+        return None if value is None else as_section("path", value)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _text_data(cls, value: Any) -> Any:
+        return None if value is None else as_section("data", value)
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _with_a_base(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return value["base"] if value.keys() == {"base"} else {"base": DEFAULT_ALGORITHM, **value}
+
     @model_validator(mode="after")
     def _minibatches_divide(self) -> RLConfig:
         if self.training.minibatches is not None and self.rollout.groups % self.training.minibatches:
@@ -200,26 +264,26 @@ def _reward(value: Any) -> Any:
     """A name, a function, or a list of them stands for the section; a mapping with a name is one function."""
     if value is None or isinstance(value, Config):
         return value
-    if isinstance(value, Mapping) and ("functions" in value or not value):
+    if isinstance(value, Mapping) and ("functions" in value or value.keys() <= RewardConfig.model_fields.keys()):
         return value
     return {"functions": value}
 
 
-class EvalConfig(Config):
+class EvalConfig(ModelVerbConfig):
     """`reinlm eval`: score a model."""
 
-    model: ModelConfig
     data: DataConfig
-    reward: RewardConfig
+    reward: RewardConfig | None = None
+    """Null: the environment's own rewards alone."""
     evaluation: EvaluationConfig = EvaluationConfig()
-    seed: int = Field(0, ge=0, lt=2**31)
+    rollout: EvalRolloutConfig = EvalRolloutConfig()
     output: str | None = None
     """A JSONL file for all answers with their rewards."""
 
-    @field_validator("model", "data", mode="before")
+    @field_validator("data", mode="before")
     @classmethod
-    def _path(cls, value: Any) -> Any:
-        return as_path(value)
+    def _data_path(cls, value: Any) -> Any:
+        return as_section("path", value)
 
     @field_validator("evaluation")
     @classmethod
@@ -235,34 +299,34 @@ class EvalConfig(Config):
         return _reward(value)
 
 
-class GenerateConfig(Config):
+class GenerateConfig(ModelVerbConfig):
     """`reinlm generate`: sample from a model."""
 
-    model: ModelConfig
     prompts: list[Any] = Field(min_length=1)
-    """Texts, or chats (lists of messages)."""
+    """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""
     chat: Literal["auto", "always", "never"] = "auto"
     """"auto": a text becomes a user message where the tokenizer has a chat template."""
     system_prompt: str | None = None
     samples: int = Field(1, ge=1)
     sampling: SamplingConfig = SamplingConfig()
-    seed: int = Field(0, ge=0, lt=2**31)
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return as_path(value)
+    rollout: EpisodeConfig = EpisodeConfig()
 
 
-def as_path(value: Any) -> Any:
-    """A bare path or name stands for the section that holds it."""
-    return value if isinstance(value, Mapping | Config) else {"path": value}
+def as_section(key: str, value: Any) -> Any:
+    """A bare value stands for the section that holds it under `key`."""
+    return value if isinstance(value, Mapping | Config) else {key: value}
 
 
 def dump(config: VerbConfig) -> dict[str, Any]:
     """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
     tree: dict[str, Any] = _dumped({name: getattr(config, name) for name in type(config).model_fields})
     return tree
+
+
+def dump_defaults(kind: type[VerbConfig]) -> dict[str, Any]:
+    """What `dump` says of sections and keys that are not given: what a run from before a key existed had in force."""
+    fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
+    return {name: _dumped(field.get_default(call_default_factory=True)) for name, field in fields.items()}
 
 
 def _dumped(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from reinlm.config import Config
+from reinlm.config import Config, ModelPath
 from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, TokenModel, ValueModel
 from reinlm.training.learner import Learner
@@ -21,7 +21,7 @@ class CriticConfig(Config):
     backbone: Literal["own", "shared"] = "own"
     """A copy of the policy's backbone (with LoRA a second adapter on the same weights), or the policy's itself, with one
     forward and backward pass for both."""
-    path: str | None = None
+    path: ModelPath | None = None
     """Another model with the same tokens to take the own backbone from, such as a reward model."""
     warmup_steps: int = Field(0, ge=0)
     """First steps of the run in which the critic learns and the policy does not move."""

@@ -13,7 +13,7 @@ from reinlm.config import Config
 from reinlm.data import DataConfig
 from reinlm.records import RewardEvent, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.rollouts import Episodes, EventLoop, Sampling, SamplingConfig, sample_groups
+from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
 from reinlm.rollouts.unrewarded import unrewarded
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
@@ -143,12 +143,12 @@ class Evaluator:
 
 
 def evaluation_sampling(
-    config: EvaluationConfig, stops: Sequence[int], training: SamplingConfig | None = None
+    config: EvaluationConfig, stops: Sequence[int], rollout: RolloutConfig | EvalRolloutConfig
 ) -> Sampling:
-    """How evaluation samples: its own temperature and truncation; length and stops as in training where not set."""
-    base = training or SamplingConfig()
+    """How evaluation samples: its own temperature and truncation; stops, and in training the length, as `rollout` has them."""
+    base = rollout.sampling(stops)
     return replace(
-        base.sampling(stops),
+        base,
         temperature=config.temperature,
         top_p=config.top_p,
         top_k=config.top_k,

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from reinlm.config import Config
-from reinlm.errors import RunError
+from reinlm.errors import InputError, ReinlmError, RunError, error_line
 from reinlm.models.modules import sharded_like, whole
 from reinlm.parts import part, read_part
 from reinlm.schedules import Schedule, scheduled
@@ -53,6 +53,10 @@ class OptimizerConfig(Config):
         given = [name for name in ("betas", "epsilon") if self.changed(name)]
         if given and self.name != "adamw":
             raise ValueError(f"{given[0]} has no effect on the optimizer {self.name}: it is a setting of adamw")
+        if self.schedule == "constant" and self.changed("final_fraction"):
+            raise ValueError(
+                f"final_fraction {self.final_fraction:g} has no effect with the schedule constant; set schedule"
+            )
         return self
 
     @property
@@ -120,7 +124,7 @@ class Optimizer:
             {"params": matrices, "weight_decay": config.weight_decay},
             {"params": others, "weight_decay": 0.0},
         )
-        self.torch: torch.optim.Optimizer = config.part.build([group for group in groups if group["params"]], config)
+        self.torch = _built(config, [group for group in groups if group["params"]])
         """The optimizer of torch that makes the steps."""
 
     def set_rate(self, value: float) -> None:
@@ -185,6 +189,21 @@ class Optimizer:
             for name, value in kept.items():
                 if value.shape == parameter.shape:
                     kept[name] = sharded_like(value, parameter)
+
+
+def _built(config: OptimizerConfig, groups: Groups) -> torch.optim.Optimizer:
+    """The optimizer that the configuration names; InputError where a user's own cannot be made, or is none."""
+    try:
+        made = config.part.build(groups, config)
+    except ReinlmError:
+        raise
+    except Exception as error:
+        raise InputError(f"optimizer {config.name!r} cannot be made: {error_line(error)}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"optimizer {config.name!r}: build gave {type(made).__name__}", hint="return a torch.optim.Optimizer"
+        )
+    return made
 
 
 def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:

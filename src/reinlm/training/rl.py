@@ -334,6 +334,11 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
             f"{algorithm.name} compares the answers within a group, and rollout.group_size is {config.rollout.group_size}",
             hint="set rollout.group_size to 2 or more",
         )
+    if config.rollout.changed("max_attempts") and not algorithm.filters:
+        raise InputError(
+            f"rollout.max_attempts {config.rollout.max_attempts} has no effect: {algorithm.name} drops no groups",
+            hint="set algorithm.filters=mixed_outcomes, or take an algorithm with a filter, such as dapo",
+        )
     for shaper in algorithm.shapers:
         shaper.check(config.rollout.longest)
     if config.model.lora is not None and config.model.lora.dropout > 0:

@@ -54,7 +54,10 @@ def unrewarded_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+    try:
+        return math.fsum(values) / len(values) if values else math.nan
+    except OverflowError:  # the sum is beyond the largest float, the mean need not be
+        return math.fsum(value / len(values) for value in values)
 
 
 def _std(values: Sequence[float]) -> float:

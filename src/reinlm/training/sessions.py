@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,18 +12,18 @@ from typing import Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
 from reinlm.config import differences, read_recipe
-from reinlm.data import DataConfig, Examples, build_renderer, load_examples, load_tasks
-from reinlm.environments import make_environment
+from reinlm.data import Examples, build_renderer, load_examples, load_tasks
+from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, disable_dropout
 from reinlm.records import Task
-from reinlm.rewards import RewardSet, build_rewards
-from reinlm.rollouts import Engine, Episodes, SamplingConfig, build_engine
+from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import RLConfig, SFTConfig, VerbConfig, dump
+from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
+from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.policy import training_policy
 from reinlm.training.rl import RLRun, check_settings, needs_rewards
@@ -35,7 +36,7 @@ from reinlm.training.setup import (
     prompt_room,
     seed_everything,
 )
-from reinlm.training.sft import SFTRun
+from reinlm.training.sft import SFTRun, check_sft
 
 
 class Session(ABC):
@@ -54,12 +55,15 @@ class Session(ABC):
     """
 
     kind: str
+    config: SFTConfig | RLConfig
     run: Any
     """What the loop drives."""
+    samples = True
+    """Whether evaluation samples answers; otherwise it measures a loss."""
 
     def __init__(
         self,
-        config: VerbConfig,
+        config: SFTConfig | RLConfig,
         *,
         model: Any = None,
         callbacks: Sequence[Callback] = (),
@@ -79,14 +83,14 @@ class Session(ABC):
         """Which of the public methods is running; empty between two calls."""
         self._closed = False
         self._result: RunResult | None = None
-        self._check()
         self._observers = observers(config, callbacks, reports)
+        self._check()
         self.resumed = resume
         self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         """The run's folder."""
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
-            self.rewards = self._rewards(stack)
+            self.rewards = open_rewards(config.reward, stack)
             self.policy: Policy = training_policy(config.model, model)
             load = self._load()
             resolved = self._resolved()
@@ -98,7 +102,8 @@ class Session(ABC):
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
-            "config": dump(config) | {"resolved": resolved},
+            "config": dump(config) | {"resolved": resolved | {"directory": os.getcwd()}},
+            "defaults": dump_defaults(type(config)),
             "command": command,
             "resume": resume,
             "overwrite": overwrite,
@@ -109,9 +114,6 @@ class Session(ABC):
     @abstractmethod
     def _check(self) -> None:
         """Refuse settings that contradict one another."""
-
-    @abstractmethod
-    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None: ...
 
     @abstractmethod
     def _load(self) -> Any:
@@ -131,7 +133,9 @@ class Session(ABC):
         if self._loop is None:
             self._check_open()
             folder = self._stack.enter_context(RunFolder.create(self.path, **self._folder))
-            self._loop = Loop(self.run, loop_settings(self.config), folder, self.progress, self._observers)
+            self._loop = Loop(
+                self.run, loop_settings(self.config, samples=self.samples), folder, self.progress, self._observers
+            )
         return self._loop
 
     @property
@@ -257,9 +261,9 @@ class Session(ABC):
 
     # ------------------------------------------------------------------------------------------ shared parts
 
-    def _episodes(self, engine: Engine, data: DataConfig, sampling: Any, **options: Any) -> Episodes:
-        renderer = build_renderer(data, self.policy.tokenizer)
-        return Episodes(engine, renderer, sampling, seed=self.config.seed, **options)
+    def _setup(self, rollout: EpisodeConfig, environment: MakeEnvironment) -> EpisodeSetup:
+        dtype = autocast(self.config.training, self.policy)
+        return EpisodeSetup(rollout, environment, self.policy, seed=self.config.seed, autocast=dtype)
 
     def _say_skipped(self, skipped: Mapping[str, int]) -> None:
         for reason, count in skipped.items():
@@ -267,19 +271,15 @@ class Session(ABC):
 
     def _evaluator(
         self,
-        engine: Engine,
+        setup: EpisodeSetup,
         sets: Mapping[str, Sequence[Task]],
-        training: SamplingConfig | None = None,
-        **options: Any,
+        rollout: RolloutConfig | EvalRolloutConfig,
     ) -> Evaluator | None:
         if not sets:
             return None
         settings = self.config.evaluation
-        sampling = evaluation_sampling(settings, self.policy.stops, training)
-        episodes = {
-            name: (self._episodes(engine, settings.data[name], sampling, **options), tasks)
-            for name, tasks in sets.items()
-        }
+        sampling = evaluation_sampling(settings, self.policy.stops, rollout)
+        episodes = {name: (setup.episodes(settings.data[name], sampling), tasks) for name, tasks in sets.items()}
         return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
 
 
@@ -314,10 +314,11 @@ class SFTSession(Session):
     run: SFTRun
 
     def _check(self) -> None:
-        """Everything is checked by the configuration itself."""
-
-    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
-        return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
+        self.environment = check_environment(
+            self.config.environment, self.config.rollout, self.config.reward, needs_rewards=False
+        )
+        self.samples = self.config.reward is not None or not is_question(self.environment)
+        check_sft(self.config, samples=self.samples)
 
     def _load(self) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
         config, tokenizer = self.config, self.policy.tokenizer
@@ -327,10 +328,11 @@ class SFTSession(Session):
         held_out: dict[str, Examples] = {}
         tasks: dict[str, Sequence[Task]] = {}
         for name, data in config.evaluation.data.items():
-            if self.rewards is None:
+            if not self.samples:
                 held_out[name] = load_examples(data, tokenizer, max_tokens=limit)
-            else:
-                tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit).items
+                continue
+            tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit).items
+            if self.rewards is not None:
                 self.rewards.check(tasks[name])
         return examples, held_out, tasks
 
@@ -338,8 +340,7 @@ class SFTSession(Session):
         examples, held_out, tasks = loaded
         evaluator = None
         if tasks:
-            dtype = autocast(self.config.training, self.policy)
-            evaluator = self._evaluator(build_engine("in_process", self.policy, autocast=dtype), tasks)
+            evaluator = self._evaluator(self._setup(self.config.rollout, self.environment), tasks, self.config.rollout)
         return SFTRun(self.config, self.policy, examples, evaluator, held_out)
 
 
@@ -359,14 +360,11 @@ class RLSession(Session):
         super().__init__(config, **options)
 
     def _check(self) -> None:
-        check_settings(self.config, self.algorithm)
-        self.environment = make_environment(self.config.environment)
-        question = self.config.environment == "question"
-        if self.config.reward is None and question and needs_rewards(self.algorithm):
-            raise InputError("'reward' is required", hint="set reward=… or name an environment that gives rewards")
-
-    def _rewards(self, stack: contextlib.ExitStack) -> RewardSet | None:
-        return stack.enter_context(build_rewards(self.config.reward)) if self.config.reward else None
+        config = self.config
+        check_settings(config, self.algorithm)
+        self.environment = check_environment(
+            config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
+        )
 
     def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
         config, tokenizer = self.config, self.policy.tokenizer
@@ -395,23 +393,15 @@ class RLSession(Session):
     def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
         tasks, sets, text = loaded
         config = self.config
-        dtype = autocast(config.training, self.policy)
-        engine = build_engine(
-            config.rollout.engine, self.policy, autocast=dtype, max_running=config.rollout.max_running
-        )
-        if absent := self.algorithm.needs_columns - set(engine.capabilities.columns):
+        setup = self._setup(config.rollout, self.environment)
+        if absent := self.algorithm.needs_columns - set(setup.engine.capabilities.columns):
             raise InputError(
                 f"{self.algorithm.name} has a loss term that reads the column {', '.join(sorted(absent))}, which engine "
                 f"{config.rollout.engine!r} does not give",
-                hint=f"take an engine that gives it; this one gives {', '.join(engine.capabilities.columns)}",
+                hint=f"take an engine that gives it; this one gives {', '.join(setup.engine.capabilities.columns)}",
             )
-        options: dict[str, Any] = {
-            "environment": self.environment,
-            "order": config.rollout.order,
-            "limits": config.rollout.limits,
-        }
-        episodes = self._episodes(engine, config.data, config.rollout.sampling(self.policy.stops), **options)
-        evaluator = self._evaluator(engine, sets, config.rollout, **options)
+        episodes = setup.episodes(config.data, config.rollout.sampling(self.policy.stops))
+        evaluator = self._evaluator(setup, sets, config.rollout)
         run = RLRun(
             config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text, self.progress.say
         )

@@ -17,7 +17,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
 from reinlm.runs import RunFolder
-from reinlm.training.config import TrainingConfig, VerbConfig, dump
+from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
 
 MAY_CHANGE = (
     *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
@@ -26,10 +26,10 @@ MAY_CHANGE = (
 """Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, and how long it goes on."""
 
 
-def loop_settings(config: VerbConfig) -> LoopSettings:
-    """What the loop needs to know: runs with a reward are judged by accuracy, others by their loss."""
+def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
+    """What the loop needs to know: runs whose evaluation `samples` answers are judged by accuracy, others by their loss."""
     return LoopSettings(
-        higher_is_better=bool(getattr(config, "reward", None)),
+        higher_is_better=samples,
         evaluate_every=config.evaluation.every,
         stop_at=config.evaluation.stop_at,
         patience=config.evaluation.patience,
@@ -56,7 +56,15 @@ def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
     path = output_folder(config, kind)
-    RunFolder.check(path, kind=kind, config=dump(config), resume=resume, overwrite=overwrite, may_change=MAY_CHANGE)
+    RunFolder.check(
+        path,
+        kind=kind,
+        config=dump(config),
+        resume=resume,
+        overwrite=overwrite,
+        may_change=MAY_CHANGE,
+        defaults=dump_defaults(type(config)),
+    )
     return path
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from reinlm.batches import TokenBatch, example_batch
+from reinlm.config import Config
 from reinlm.data import Examples, RowOrder
+from reinlm.errors import InputError
 from reinlm.loop import BatchPrepared, StepContext, StepReport, Updated
 from reinlm.models import Outputs, Policy, TokenModel, Want
 from reinlm.objectives import Loss, Metrics
+from reinlm.rollouts import EvalRolloutConfig
 from reinlm.training.config import SFTConfig
 from reinlm.training.evaluation import Evaluator
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
@@ -133,3 +136,37 @@ class SFTRun(TrainsPolicy):
 
 def _batch(examples: Examples) -> TokenBatch:
     return example_batch(examples.token_ids, examples.trained, examples.offsets)
+
+
+def check_sft(config: SFTConfig, *, samples: bool) -> None:
+    """Refuse settings without an effect, before anything is loaded.
+
+    Args:
+        samples: whether evaluation samples answers: there is a reward, or an environment of several turns.
+    """
+    settings = config.evaluation
+    for name in ("environment", "reward"):
+        if config.changed(name) and not settings.data:
+            raise InputError(
+                f"{name} has no effect: sft scores answers in evaluation alone, and evaluation.data is not given",
+                hint=f"set evaluation.data, or leave {name} out",
+            )
+    if not samples:
+        _refuse_changed("rollout", config.rollout, EvalRolloutConfig.model_fields)
+        _refuse_changed("evaluation", settings, OF_SAMPLES)
+    for name in ("rollouts_every", "rollouts_max"):
+        if config.run.changed(name) and config.run.rollouts_every:
+            raise InputError(f"run.{name} has no effect: sft has no rollouts to write", hint=f"leave run.{name} out")
+
+
+OF_SAMPLES = ("samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above")
+"""Settings of an evaluation that samples answers."""
+
+
+def _refuse_changed(section: str, part: Config, names: Iterable[str]) -> None:
+    for name in names:
+        if part.changed(name):
+            raise InputError(
+                f"{section}.{name} {getattr(part, name)} has no effect: nothing is sampled, evaluation measures the loss",
+                hint="set reward, or an environment that gives rewards",
+            )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reinlm.data import DataConfig, build_renderer, load_tasks
+from reinlm.data import DataConfig, load_tasks
 from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
-from reinlm.rewards import build_rewards
-from reinlm.rollouts import Episodes, build_engine, sample_groups
+from reinlm.rollouts import sample_groups
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
+from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
 from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
 from reinlm.training.setup import prompt_room
 
@@ -34,15 +35,18 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     output = Path(config.output) if config.output else None
     if output is not None and not output.absolute().parent.is_dir():
         raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
-    with build_rewards(config.reward) as rewards:
+    environment = check_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
+    with contextlib.ExitStack() as stack:
+        rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
-        sampling = evaluation_sampling(config.evaluation, policy.stops)
+        sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
         room = prompt_room(policy, sampling.max_new_tokens)
         tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
-        rewards.check(tasks.items)
-        renderer = build_renderer(config.data, policy.tokenizer)
+        if rewards is not None:
+            rewards.check(tasks.items)
+        setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
         result = evaluate(
-            Episodes(build_engine("in_process", policy), renderer, sampling, seed=config.seed),
+            setup.episodes(config.data, sampling),
             tasks.items,
             rewards,
             samples=config.evaluation.samples,
@@ -57,23 +61,18 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
 
 def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generated]:
     """Sample answers to prompts. What the verb `generate` calls."""
+    environment = check_environment(config.environment, config.rollout, None, needs_rewards=False)
     policy = load_policy(config.model if model is None else model)
     chat = config.chat
     if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):
         chat = "always"
-    data = DataConfig(
-        path=[{"prompt": prompt} for prompt in config.prompts], chat=chat, system_prompt=config.system_prompt
-    )
+    rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
+    data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
     room = prompt_room(policy, config.sampling.max_new_tokens)
     tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
     sampling = config.sampling.sampling(policy.stops)
-    renderer = build_renderer(data, policy.tokenizer)
-    found = sample_groups(
-        Episodes(build_engine("in_process", policy), renderer, sampling, seed=config.seed),
-        tasks.items,
-        group_size=config.samples,
-        tag="generate",
-    )
+    setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
+    found = sample_groups(setup.episodes(data, sampling), tasks.items, group_size=config.samples, tag="generate")
     return [
         Generated(
             prompt=scored.group.task.content,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from reinlm.config import Config
-from reinlm.loop.callbacks import Callback, Control
-from reinlm.loop.events import Evaluated, Logged, RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import Ledger, plain
+from reinlm.loop.events import RunEnded, RunStarted
+from reinlm.loop.trackers.ledger import plain
 from reinlm.loop.trackers.registry import tracker
+from reinlm.loop.trackers.service import ServiceTracker
 
 
 class TrackioConfig(Config):
@@ -24,49 +27,52 @@ class TrackioConfig(Config):
 
 
 @tracker("trackio", TrackioConfig, package="trackio", extra="trackio")
-class TrackioTracker(Callback):
-    """One Trackio run for a run folder, also when it is resumed. A value that is not finite is left out."""
+class TrackioTracker(ServiceTracker):
+    """One Trackio run for a run folder, also when it is resumed. A value that is not finite is left out.
+
+    What Trackio prints is dropped: the console is the run's own.
+    """
+
+    service = "trackio"
 
     def __init__(self, config: TrackioConfig) -> None:
+        super().__init__()
         self.config = config
-        self._run: Any = None
-        self._samples: Any = None
 
-    def on_run_started(self, event: RunStarted, control: Control) -> None:
-        if event.over:
-            return
+    def identity(self, event: RunStarted) -> str:
+        return self.config.name or f"{event.folder.resolve().name}-{secrets.token_hex(3)}"
+
+    def open(self, event: RunStarted, identity: str) -> Any:
         import trackio
 
-        name = self.config.name or f"{event.folder.resolve().name}-{secrets.token_hex(3)}"
-        self._ledger = Ledger(event, "trackio", name)
-        self._run = trackio.init(
-            project=self.config.project,
-            name=self._ledger.identity,
-            space_id=self.config.space_id,
-            config=plain(event.config),
-            resume="allow",
-            embed=False,
-            auto_log_cpu=False,
-            auto_log_gpu=False,
-        )
+        with contextlib.redirect_stdout(io.StringIO()):
+            return trackio.init(
+                project=self.config.project,
+                name=identity,
+                space_id=self.config.space_id,
+                config=plain(event.config),
+                resume="allow",
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
 
-    def on_evaluated(self, event: Evaluated, control: Control) -> None:
-        self._samples = event.samples
-
-    def on_logged(self, event: Logged, control: Control) -> None:
-        samples, self._samples = self._samples, None
-        if self._run is None or not self._ledger.claim(event.step):
-            return
-        row: dict[str, Any] = {name: value for name, value in event.metrics.items() if math.isfinite(value)}
-        if samples:
+    def log(
+        self, run: Any, metrics: Mapping[str, float], table: tuple[list[str], list[list[Any]]] | None, step: int
+    ) -> None:
+        row: dict[str, Any] = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        if table is not None:
             import trackio
 
-            columns = list(dict.fromkeys(name for sample in samples for name in sample))
-            data = [[plain(sample.get(name)) for name in columns] for sample in samples]
+            columns, data = table
             row["samples_table"] = trackio.Table(columns=columns, data=data)
-        self._run.log(row, step=event.step)
+        run.log(row, step=step)
 
-    def on_run_ended(self, event: RunEnded, control: Control) -> None:
-        if self._run is not None:
-            self._run.finish()
-            self._run = None
+    def finish(self, run: Any, event: RunEnded) -> None:
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                trackio.finish()  # it forgets the run too, which it would finish again as the process ends
+            except RuntimeError:  # the run was opened in another context, such as a thread
+                run.finish()

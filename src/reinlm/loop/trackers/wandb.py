@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import secrets
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from reinlm.config import Config
-from reinlm.loop.callbacks import Callback, Control
-from reinlm.loop.events import Evaluated, Logged, RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import Ledger, plain
+from reinlm.errors import InputError
+from reinlm.loop.events import RunEnded, RunStarted
+from reinlm.loop.trackers.ledger import plain
 from reinlm.loop.trackers.registry import tracker
+from reinlm.loop.trackers.service import ServiceTracker
 
 
 class WandbConfig(Config):
@@ -25,49 +29,62 @@ class WandbConfig(Config):
 
 
 @tracker("wandb", WandbConfig, package="wandb", extra="wandb")
-class WandbTracker(Callback):
-    """One W&B run for a run folder, also when it is resumed. What W&B had not written when a run is killed is missing there."""
+class WandbTracker(ServiceTracker):
+    """One W&B run for a run folder, also when it is resumed. What W&B had not written when a run is killed is missing there.
+
+    Raises InputError where the mode is "online" and there is no API key.
+    """
+
+    service = "wandb"
 
     def __init__(self, config: WandbConfig) -> None:
+        super().__init__()
         self.config = config
-        self._run: Any = None
-        self._samples: Any = None
+        if config.mode == "online" and not _has_key():
+            raise InputError(
+                "tracker 'wandb' has no API key",
+                hint="run `wandb login`, set WANDB_API_KEY, or take {wandb: {mode: offline}}",
+            )
 
-    def on_run_started(self, event: RunStarted, control: Control) -> None:
-        if event.over:
-            return
+    def identity(self, event: RunStarted) -> str:
+        return secrets.token_hex(4)
+
+    def open(self, event: RunStarted, identity: str) -> Any:
         import wandb
 
-        self._ledger = Ledger(event, "wandb", secrets.token_hex(4))
-        self._run = wandb.init(
+        return wandb.init(
             project=self.config.project,
             name=self.config.name or event.folder.resolve().name,
             entity=self.config.entity,
             mode=self.config.mode,
-            id=self._ledger.identity,
+            id=identity,
             resume="allow",
             dir=str(event.folder),
             config=plain(event.config),
             settings=wandb.Settings(console="off", silent=True),
         )
 
-    def on_evaluated(self, event: Evaluated, control: Control) -> None:
-        self._samples = event.samples
-
-    def on_logged(self, event: Logged, control: Control) -> None:
-        samples, self._samples = self._samples, None
-        if self._run is None or not self._ledger.claim(event.step):
-            return
-        row: dict[str, Any] = dict(event.metrics)
-        if samples:
+    def log(
+        self, run: Any, metrics: Mapping[str, float], table: tuple[list[str], list[list[Any]]] | None, step: int
+    ) -> None:
+        row: dict[str, Any] = dict(metrics)
+        if table is not None:
             import wandb
 
-            columns = list(dict.fromkeys(name for sample in samples for name in sample))
-            data = [[plain(sample.get(name)) for name in columns] for sample in samples]
-            row["samples_table"] = wandb.Table(columns=columns, data=data, allow_mixed_types=True)
-        self._run.log(row, step=event.step, commit=True)
+            columns, data = table
+            row["samples_table"] = wandb.Table(columns=[*columns], data=data, allow_mixed_types=True)
+        run.log(row, step=step, commit=True)
 
-    def on_run_ended(self, event: RunEnded, control: Control) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=0 if event.reason in ("finished", "stopped") else 1)
-            self._run = None
+    def finish(self, run: Any, event: RunEnded) -> None:
+        run.finish(exit_code=0 if event.reason in ("finished", "stopped") else 1)
+
+
+def _has_key() -> bool:
+    """Whether W&B finds a key: in the environment, its settings or the netrc file."""
+    import wandb
+
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    if "prompt" in inspect.signature(wandb.login).parameters:
+        return bool(wandb.login(prompt=False, verify=False))
+    return bool(wandb.api.api_key)

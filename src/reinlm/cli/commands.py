@@ -1,0 +1,268 @@
+"""The verbs: train, score, sample. Each puts its words into one tree of settings and calls the verb of `reinlm.api`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import reinlm
+from reinlm.cli.app import command
+from reinlm.cli.options import (
+    Arguments,
+    AsJson,
+    Data,
+    Debug,
+    Environment,
+    EvalData,
+    MaxNewTokens,
+    Model,
+    Output,
+    Overwrite,
+    Quiet,
+    Resume,
+    Reward,
+    Samples,
+    Seed,
+    Steps,
+    Temperature,
+)
+from reinlm.cli.tables import print_evaluation, print_result
+
+
+@command()
+def quickstart(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")] = Path("runs/quickstart"),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """A tiny model from scratch: SFT, then RL, before your eyes; about two minutes."""
+    from reinlm.quickstart import run_quickstart
+
+    run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
+
+
+@command()
+def sft(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Supervised fine-tuning: imitate completions.
+
+    Rows have prompt + completion, messages, or text.
+    """
+    flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = _tree(arguments, flags)
+    print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+
+
+@command()
+def rl(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
+    environment: Environment = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Reinforcement learning: improve a model against a reward.
+
+    Rows have a prompt, or messages, and the columns that the reward reads (such as answer). An environment may give rewards
+    of its own; then --reward may be left out.
+    """
+    flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = _tree(arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+
+
+@command("eval")
+def evaluate(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+    environment: Environment = None,
+    samples: Samples = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Score a model: accuracy with its interval, pass@k, length.
+
+    reward.KEY, environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
+    """
+    settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
+    flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
+    result = reinlm.evaluate(recipe=_tree(arguments, flags | _given({"output": output and str(output)})))
+    if as_json:
+        typer.echo(json.dumps(result.metrics))
+    else:
+        print_evaluation(result.metrics, len(result.groups))
+
+
+@command()
+def generate(
+    arguments: Arguments = None,
+    model: Model = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", "-p", help="May be repeated; - reads standard input.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system prompt, for chat models.")] = None,
+    environment: Environment = None,
+    samples: Samples = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sample from a model.
+
+    environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
+    """
+    sampling = _given({"temperature": temperature, "max_new_tokens": max_new_tokens})
+    flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
+    prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
+    flags |= _given({"system_prompt": system, "prompts": prompts or None})
+    for answers in reinlm.generate(recipe=_tree(arguments, flags)):
+        for completion, end in zip(answers.completions, answers.ends, strict=True):
+            if as_json:
+                row = {"prompt": answers.prompt, "completion": completion, "end": end}
+                typer.echo(json.dumps(row, ensure_ascii=False))
+            else:
+                typer.echo(completion)
+
+
+@command()
+def classical(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An algorithm; see --list.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
+        ),
+    ] = None,
+    env: Annotated[str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the environment for each seed.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Or episodes for each seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first one [default: 0].")] = None,
+    evaluate: Annotated[int | None, typer.Option(help="Greedy episodes after training [default: 100].")] = None,
+    render: Annotated[str | None, typer.Option(help="text or video: watch the learned policy.")] = None,
+    output: Output = None,
+    as_json: AsJson = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
+    ] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="What there is to learn with.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The classical algorithms on control tasks, from Monte Carlo to PPO.
+
+    reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
+    """
+    from reinlm.classical.command import list_algorithms, run_command
+    from reinlm.insight.report import REPORT_FILE
+    from reinlm.insight.tracker import ReportTracker
+
+    if as_list:
+        list_algorithms(as_json=as_json)
+        return
+    given = _given(
+        {
+            "algorithm": name,
+            "env": env,
+            "steps": steps,
+            "episodes": episodes,
+            "seeds": seeds,
+            "seed": seed,
+            "evaluation_episodes": evaluate,
+            "tensorboard": True if tensorboard else None,
+            "output": str(output) if output else None,
+        }
+    )
+    result = run_command(
+        given,
+        settings or [],
+        render=render,
+        as_json=as_json,
+        resume=resume,
+        overwrite=overwrite,
+        quiet=quiet,
+        command=_command(),
+        reports=[ReportTracker()],
+    )
+    typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
+
+
+# ------------------------------------------------------------------------------------------------ from words to settings
+
+
+def _flags(
+    model: str | None,
+    data: str | None,
+    *,
+    reward: list[str] | None = None,
+    eval_data: str | None = None,
+    steps: int | None = None,
+    output: Path | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """What the flags say, where the configuration has it; `others` stand by their own names."""
+    return _given(
+        {
+            "model": model,
+            "data": data,
+            "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
+            "evaluation": {"data": {"eval": {"path": eval_data}}} if eval_data else None,
+            "training": {"steps": steps} if steps is not None else None,
+            "run": {"output": str(output)} if output else None,
+        }
+        | others
+    )
+
+
+def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Recipe, then flags, then overrides: the later wins."""
+    from reinlm.recipe import over, override, read
+
+    words = list(arguments or [])
+    recipe = words.pop(0) if words and "=" not in words[0] else None
+    return override(over(read(recipe), flags), words)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _command() -> str:
+    return shlex.join(["reinlm", *sys.argv[1:]])

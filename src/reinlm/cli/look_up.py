@@ -1,0 +1,59 @@
+"""Commands that tell what there is: algorithms and metrics."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from reinlm.cli.app import command
+from reinlm.cli.options import AsJson, Debug
+from reinlm.cli.tables import print_algorithm, print_ladder
+from reinlm.errors import InputError
+
+
+@command()
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="One of them; by default the whole ladder.")] = None,
+    as_json: AsJson = False,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
+    debug: Debug = False,
+) -> None:
+    """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
+    from reinlm.algorithms.ladder import page as write_page
+    from reinlm.algorithms.ladder import table, told
+
+    if page and (name or as_json):
+        raise InputError("--page prints the whole page", hint="leave NAME and --json out")
+    if page:
+        typer.echo(write_page(), nl=False)
+    elif as_json:
+        typer.echo(json.dumps(told(name) if name else table(), ensure_ascii=False))
+    elif name:
+        print_algorithm(told(name))
+    else:
+        print_ladder(table())
+
+
+@command(hidden=True)
+def metrics(
+    name: Annotated[str | None, typer.Argument(help="A logged name, such as eval/gsm8k/pass@8.")] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/metrics.md.")] = False,
+    debug: Debug = False,
+) -> None:
+    """What a metric measures, what is healthy, and what a bad value means."""
+    from reinlm.errors import unknown
+    from reinlm.metrics import METRICS, describe
+    from reinlm.metrics import page as write_page
+
+    if page == (name is not None):
+        raise InputError("metrics takes either a NAME or --page")
+    if name is None:
+        typer.echo(write_page(), nl=False)
+        return
+    info = describe(name)
+    if info is None:
+        raise unknown("metric", name, METRICS)
+    told = {"unit": info.unit, "meaning": info.meaning, "healthy": info.healthy, "bad": info.bad}
+    typer.echo("\n".join([name, *(f"{label:8} {text}" for label, text in told.items() if text)]))

@@ -1,0 +1,36 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as rollout.group_size=16."
+    ),
+]
+Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
+Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]
+EvalData = Annotated[str | None, typer.Option(help="Prompts that training never sees.")]
+Reward = Annotated[
+    list[str] | None,
+    typer.Option("--reward", "-r", help="math, exact_match, regex, length or file.py:function; may be repeated."),
+]
+Environment = Annotated[
+    str | None, typer.Option("--environment", "-e", help="A name, or file.py:CLASS [default: question].")
+]
+Samples = Annotated[int | None, typer.Option(help="Answers to each prompt; eval reports pass@k up to this k.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy [default: 1].")]
+MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens of an answer at most [default: 256].")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder [default: runs/KIND-TIME].")]
+Steps = Annotated[int | None, typer.Option(help="Training steps.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an existing --output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

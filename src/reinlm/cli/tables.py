@@ -1,0 +1,102 @@
+"""What commands print on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reinlm.loop import RunResult
+
+
+def print_ladder(rows: list[dict[str, str]]) -> None:
+    import re
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="one update, five choices", box=box.SIMPLE_HEAD, row_styles=["", "dim"], padding=(0, 1, 0, 0))
+    console = Console()
+    widths = {"advantage": 11, "ratio": 8, "gate": 8, "kl": 11, "weights": 8, "critic": 6}
+    columns = [name for name in rows[0] if name != "source" or console.width >= 100]
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("name", "source"), min_width=widths.get(column))
+    for row in rows:
+        cited = re.search(r"\d{4}\.\d{5}", row["source"])
+        words = {key: text.replace("_", " ") for key, text in row.items() if key in columns}
+        words |= {"name": row["name"]} | ({"source": cited[0] if cited else "1992"} if "source" in columns else {})
+        table.add_row(*words.values())
+    console.print(table)
+    console.print("more: reinlm algorithms NAME", highlight=False)
+
+
+def print_algorithm(item: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from reinlm.algorithms.ladder import COLUMNS, table
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(item["name"], "bold")
+    say(item["description"])
+    say(f"\n  {item['equation']}\n")
+    (row,) = (row for row in table() if row["name"] == item["name"])
+    choices = Table("choice", "here", f"in {item['parent']}" if item["parent"] else "", title="choices")
+    before = {change["choice"]: change["from"] for change in item["differs"]}
+    for kind in COLUMNS[1:-2]:
+        choices.add_row(kind, row[kind], before.pop(kind, ""))
+    for change in item["differs"]:
+        if change["choice"] in before:
+            choices.add_row(change["choice"], change["to"], change["from"])
+    console.print(choices)
+    say(f"needs   {', '.join(item['needs']) or 'nothing but rewards'}")
+    say(f"use     {item['use']}")
+    say(f"fails   {item['fails']}")
+    say(f"source  {item['source']}")
+
+
+def print_result(result: RunResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    summary = result.summary
+    before, after = summary.get("before"), summary.get("after")
+    if before and after:
+        table = Table("", "before", "after", title=f"{summary['kind']}: {summary['steps']} steps")
+        for name in after:
+            if name.endswith(("/accuracy", "/loss", "/reward", "/mean_length", "/greedy_accuracy")) and name in before:
+                table.add_row(name, _figure(name, before[name]), _figure(name, after[name]))
+        console.print(table)
+    if summary.get("stopped"):
+        console.print(f"stopped early: {summary['stopped']}", markup=False)
+    if skipped := summary.get("updates_skipped"):
+        console.print(f"updates skipped, as their loss or gradient was not finite: {skipped}", markup=False)
+    for label, path in (("model ", result.folder / "checkpoints" / "last"), ("report", result.folder / "report.html")):
+        console.print(f"{label}  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.3f}"
+
+
+def print_evaluation(metrics: dict[str, float], prompts: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("figure", "value", title=f"{prompts} prompts")
+    for name, value in metrics.items():
+        if name in ("accuracy_low", "accuracy_high"):
+            continue
+        if name == "accuracy":
+            shown = f"{value:.1%}  ({metrics['accuracy_low']:.1%} to {metrics['accuracy_high']:.1%}, 95 %)"
+        elif name.startswith("pass@") or name == "clipped_ratio":
+            shown = f"{value:.1%}"
+        else:
+            shown = f"{value:.4g}"
+        table.add_row(name, shown)
+    Console().print(table)
