@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from reinlm.algorithms import resolve
-from reinlm.algorithms.choices import FIELDS, LISTS
 from reinlm.aliases import ALIASES, SB3, alias_hint
 from reinlm.classical.registry import catalogue, find
 from reinlm.cli import app
+from reinlm.composition.choices import FIELDS, LISTS
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import CHOICES, KL

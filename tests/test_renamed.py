@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 NAMES = [
+    ("reinlm.loop", "StepResult", "reinlm.loop.StepReport"),
     ("reinlm.models", "Scores", "reinlm.models.Outputs"),
     ("reinlm.records", "outcome", "reinlm.records.total"),
     ("reinlm.runs", "Interrupted", "reinlm.loop.Interrupted"),
@@ -30,7 +31,7 @@ def test_an_earlier_name_is_taken_and_the_new_one_said(module: str, name: str, n
     assert found is getattr(importlib.import_module(place), now)
 
 
-@pytest.mark.parametrize("module", ["reinlm.models", "reinlm.records", "reinlm.runs"])
+@pytest.mark.parametrize("module", ["reinlm.loop", "reinlm.models", "reinlm.records", "reinlm.runs"])
 def test_a_name_that_never_was_is_no_attribute(module: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'lamp'"):
         importlib.import_module(module).lamp  # noqa: B018

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from reinlm.errors import InputError
 from reinlm.objectives import Feedback, Layout
-from reinlm.records import COLUMNS, NO_TURN, Array, RewardEvent, ScoredGroup, Segment, unweighted
+from reinlm.records import COLUMNS, NO_TURN, Array, RewardEvent, Rollout, ScoredGroup, Segment, unweighted
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
@@ -165,7 +166,7 @@ def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
 def feedback(
     groups: Sequence[ScoredGroup], layout: Layout, *, names: Sequence[str] = (), default: float | None = None
 ) -> Feedback:
-    """The rewards of scored groups for the layout of their `token_batch`, with what shapers add.
+    """The rewards of scored groups for the layout of their `token_batch`, and as adjusted ones those with what shapers add.
 
     An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic, and
     shaping gives it none.
@@ -181,28 +182,42 @@ def feedback(
         [*events, *added] if events else list(added) if default is not None and not rollout.failed else []
         for rollout, events, added in zip(rollouts, earned, shaping, strict=True)
     ]
-    rewards, step_rewards, step_tokens = [], [], []
-    start = 0
-    for rollout, events, all_events in zip(rollouts, earned, given, strict=True):
-        empty = float("nan") if default is None or rollout.failed else default
-        whole = [event.weight * event.value for event in all_events if event.token is None]
-        rewards.append(sum(whole, start=0.0 if events else empty) if all_events or events else empty)
-        for event in all_events:
-            if event.token is not None:
-                step_rewards.append(event.weight * event.value)
-                step_tokens.append(start + event.token)
-        start += rollout.length
+    start = [
+        0.0 if events else float("nan") if default is None or rollout.failed else default
+        for rollout, events in zip(rollouts, earned, strict=True)
+    ]
+    adjusted = {}
+    if any(shaping):
+        adjusted = {f"adjusted_{name}": values for name, values in _rewards(rollouts, given, start).items()}
     return Feedback(
         layout=layout,
-        rewards=torch.tensor(rewards, dtype=torch.float64),
-        step_rewards=torch.tensor(step_rewards, dtype=torch.float64) if step_rewards else None,
-        step_tokens=torch.tensor(step_tokens, dtype=torch.long) if step_rewards else None,
+        **_rewards(rollouts, earned, start),
+        **adjusted,
         truncated=torch.tensor([rollout.truncated for rollout in rollouts], dtype=torch.bool),
         baseline_rewards=torch.tensor(
             [float("nan") if group.baseline is None else group.baseline for group in groups], dtype=torch.float64
         ),
         **_named(given, names),
     )
+
+
+def _rewards(
+    rollouts: Sequence[Rollout], given: Sequence[Sequence[RewardEvent]], start: Sequence[float]
+) -> dict[str, Any]:
+    """The outcome of every episode, counted from `start`, and the step rewards with the tokens that they land on."""
+    outcomes = [
+        sum((event.weight * event.value for event in events if event.token is None), start=first)
+        for events, first in zip(given, start, strict=True)
+    ]
+    offsets = accumulate((rollout.length for rollout in rollouts), initial=0)
+    steps = [
+        (offset + e.token, e) for offset, row in zip(offsets, given, strict=False) for e in row if e.token is not None
+    ]
+    return {
+        "rewards": torch.tensor(outcomes, dtype=torch.float64),
+        "step_rewards": torch.tensor([e.weight * e.value for _, e in steps], dtype=torch.float64) if steps else None,
+        "step_tokens": torch.tensor([token for token, _ in steps], dtype=torch.long) if steps else None,
+    }
 
 
 def _named(given: Sequence[Sequence[RewardEvent]], names: Sequence[str]) -> dict[str, Any]:

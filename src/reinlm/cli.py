@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,11 @@ app = typer.Typer(
 
 
 class _Stopped(Exception):  # noqa: N818 - Ctrl-C is no error
-    """Ctrl-C, as an exception that typer does not turn into a bare exit code."""
+    """Ctrl-C or SIGTERM, as an exception that typer does not turn into a bare exit code."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.code = 128 + signum
 
 
 def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
@@ -41,7 +46,7 @@ def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
         try:
             verb(*arguments, **options)
         except KeyboardInterrupt as error:
-            raise _Stopped(str(error) or "interrupted") from error
+            raise _Stopped(str(error) or "interrupted", getattr(error, "signum", signal.SIGINT)) from error
 
     return call
 
@@ -294,8 +299,8 @@ def algorithms(
     debug: Debug = False,
 ) -> None:
     """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
-    from reinlm.algorithms.document import page as write_page
-    from reinlm.algorithms.document import table, told
+    from reinlm.algorithms.ladder import page as write_page
+    from reinlm.algorithms.ladder import table, told
 
     if page and (name or as_json):
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
@@ -362,7 +367,7 @@ def _print_algorithm(item: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from reinlm.algorithms.document import COLUMNS, table
+    from reinlm.algorithms.ladder import COLUMNS, table
 
     console = Console(highlight=False)
 
@@ -447,6 +452,8 @@ def _finish(result: RunResult) -> None:
         console.print(table)
     if summary.get("stopped"):
         console.print(f"stopped early: {summary['stopped']}", markup=False)
+    if skipped := summary.get("updates_skipped"):
+        console.print(f"updates skipped, as their loss or gradient was not finite: {skipped}", markup=False)
     for label, path in (("model ", result.folder / "checkpoints" / "last"), ("report", result.folder / "report.html")):
         console.print(f"{label}  {path}", markup=False, highlight=False, soft_wrap=True)
 
@@ -474,7 +481,11 @@ def _print_evaluation(metrics: dict[str, float], prompts: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. Exit codes: 0 done, 2 something to correct (one line on standard error), 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 done; 2 something to correct (one line on standard error), also where every update was skipped; 130 after
+    Ctrl-C, 143 after SIGTERM, with the steps made saved.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -495,7 +506,7 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             raise
         _complain(str(error), None, label="")
-        _leave(130)
+        _leave(error.code)
 
 
 def _explain(error: Exception) -> tuple[str, str | None]:

@@ -5,8 +5,8 @@ Each package declares the metrics that it makes, in a module of its own; importi
 
 from __future__ import annotations
 
-import reinlm.algorithms.metrics
 import reinlm.classical.metrics
+import reinlm.composition.metrics
 import reinlm.loop.metrics
 import reinlm.runs.metrics
 import reinlm.training.metrics
@@ -15,7 +15,7 @@ from reinlm.runs.declarations import METRICS, Metric, Section, declare_metrics, 
 __all__ = ["LIBRARY", "METRICS", "Metric", "declare_metrics", "describe", "is_clock", "page", "without_clocks"]
 
 LIBRARY: tuple[Metric, ...] = (
-    *reinlm.algorithms.metrics.METRICS,
+    *reinlm.composition.metrics.METRICS,
     *reinlm.training.metrics.METRICS,
     *reinlm.loop.metrics.METRICS,
     *reinlm.runs.metrics.DECLARED,

@@ -302,10 +302,10 @@ def test_there_is_no_picture_of_what_is_no_grid() -> None:
 
 
 def test_figures_that_are_not_finite_are_null() -> None:
-    from reinlm.classical.seeds import _number
+    from reinlm.classical.seeds import _json_number
 
-    assert _number(math.nan) is None
-    assert _number(2) == 2
+    assert _json_number(math.nan) is None
+    assert _json_number(2) == 2
 
 
 def test_a_video_says_what_is_missing_or_is_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import reinlm
 from reinlm.algorithms import ALGORITHMS, CARDS, describe, resolve
-from reinlm.algorithms.document import page, told
+from reinlm.algorithms.ladder import page, told
 from reinlm.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"

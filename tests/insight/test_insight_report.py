@@ -16,6 +16,7 @@ from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
 from reinlm.insight.report import write_report
 from reinlm.metrics import METRICS
 from reinlm.runs.declarations import Metric, write_metrics_info
+from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.schema import RolloutLog
 
@@ -199,6 +200,51 @@ def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> No
     assert "environment" in rows[0]
 
 
+def sides(path: Path) -> list[str]:
+    return [text.strip() for text in re.findall(r'<p class="side">([^<]*)', page_without_scripts(path))]
+
+
+def test_answers_are_labelled_by_the_step_that_they_were_sampled_at(tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 3) as run:
+        log = RolloutLog(tmp_path)
+        log.write(1, [group("a", "x", 0.0)], {})
+        assert sides(write_report(tmp_path)) == ["sampled in step 1"]
+        log.write(2, [group("a", "y", 0.0)], {})
+        assert sides(write_report(tmp_path)) == ["sampled in step 1", "sampled in step 2"]
+        run.write_samples(before=[sample("a", "x", 0.0) | {"step": 0}], after=[sample("a", "y", 0.0) | {"step": 1000}])
+        assert sides(write_report(tmp_path)) == ["before training", "after step 1,000"]
+        run.write_samples(before=[sample("a", "x", 0.0)], after=[sample("a", "y", 0.0)])
+        assert sides(write_report(tmp_path)) == ["before", "after"]
+
+
+def test_notes_stand_above_the_sample_answers(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"model": "tiny"}
+    with RunFolder.create(tmp_path, kind="rl", config=config, command="x", notes=["every ratio is 1"]) as run:
+        run.write_samples(after=[sample("a", "y", 0.0)])
+    page = page_without_scripts(write_report(tmp_path))
+    assert page.count("every ratio is 1") == 1
+    assert page.index("every ratio is 1") < page.index('<section id="samples">')
+
+
+@pytest.mark.parametrize(
+    ("summary", "badge", "fact"),
+    [
+        ({"steps": 1}, 'good">finished', None),
+        ({"stopped": "patience"}, 'open">stopped early', ("stopped early", "patience")),
+        ({"ended": "stopped", "stopped": "x", "message": "x"}, 'open">stopped early', ("stopped early", "x")),
+        ({"ended": "interrupted", "message": "after step 2"}, 'open">interrupted', ("interrupted", "after step 2")),
+        ({"ended": "failed", "message": "gone <away>"}, 'bad">failed', ("failed", "gone &lt;away&gt;")),
+    ],
+)
+def test_a_report_says_how_the_run_ended_and_why(summary: Any, badge: str, fact: Any, tmp_path: Path) -> None:
+    with make_run(tmp_path, "rl", 1) as run:
+        run.write_summary(summary)
+    page = page_without_scripts(write_report(tmp_path))
+    assert f'<span class="badge {badge}</span>' in page
+    facts = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    assert (fact in facts) if fact else not {"stopped early", "failed"} & {name for name, _ in facts}
+
+
 def test_an_episode_of_several_turns_reads_turn_by_turn(tmp_path: Path) -> None:
     make_run(tmp_path, "rl", 1).close()
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
@@ -337,3 +383,23 @@ def test_a_browser_draws_every_chart_and_runs_no_hostile_text(quickstart: Path) 
     raw = [record["grad_norm"] for record in records]
     assert smoothed[0] == unsmoothed[0] == raw
     assert smoothed[1][:2] == pytest.approx([raw[0], (0.6 * 0.4 * raw[0] + 0.4 * raw[1]) / 0.64])
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
+def test_the_axis_of_steps_has_whole_plain_numbers(tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
+    ticks = {}
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        for last in (2, 4000):
+            with RunFolder.create(tmp_path / str(last), kind="rl", config={}, command="x"):
+                log = MetricsLog(tmp_path / str(last))
+                log.append(1, {"entropy": 0.5})
+                log.append(last, {"entropy": 0.4})
+            page = browser.new_page()
+            page.goto(write_report(tmp_path / str(last)).as_uri())
+            page.wait_for_function("() => document.querySelector('.plot').dataset.drawn")
+            ticks[last] = {text for text in page.locator(".plot").first.locator(".xtick").all_text_contents() if text}
+        browser.close()
+    assert ticks[2] == {"1", "2"}
+    assert {"1,000", "4,000"} <= ticks[4000]

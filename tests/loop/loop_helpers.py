@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import reinlm
-from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated
+from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated
 from reinlm.loop.run import ALONE
 from reinlm.models import character_tokenizer, load_policy, tiny_model
 from reinlm.runs import RunFolder, read_metrics, without_clocks
@@ -30,15 +30,17 @@ class FakeTask:
         self.policy = torch.zeros(3, dtype=torch.float64)
         self.rate = 0.1
         self.contexts: list[StepContext] = []
+        self.version = 0
 
-    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
+    def step(self, step: int, context: StepContext = ALONE) -> StepReport:
         if step == self.fails_at:
             raise OSError("the environment has gone away")
         self.contexts.append(context)
         self.policy = self.policy + self.rate * torch.randn(3, dtype=torch.float64) * random.random()
+        self.version += 1
         metrics = {"loss": float((self.policy**2).sum()), "learning_rate": self.rate}
         context.send(Updated(step, metrics))
-        return StepResult(metrics)
+        return StepReport(metrics)
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if step not in self.accuracies:

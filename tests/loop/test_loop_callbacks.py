@@ -63,13 +63,14 @@ def test_a_declared_metric_of_ones_own_may_be_logged_and_is_described_in_the_fol
 def test_a_metric_logged_at_any_moment_of_a_step_is_in_its_record(tmp_path: Path) -> None:
     handlers = ["on_step_started", "on_updated", "on_evaluated", "on_step_ended"]
     asking = [Asks(lambda c, h=h: c.log(f"mine/{h}", torch.tensor(3)), h) for h in handlers]
-    before = Asks(lambda c: c.log("mine/before", math.inf), "on_evaluated", step=0)
+    before = Asks(lambda c: c.log("mine/before", math.nan), "on_evaluated", step=0)
     task = FakeTask(accuracies=dict.fromkeys(range(7), 0.5))
     loop(tmp_path / "run", task, [*asking, before]).run()
     records = logged(tmp_path / "run")
     own = {record["step"]: sorted(name for name in record if name.startswith("mine/")) for record in records}
     assert own == {step: [] for step in range(7)} | {0: ["mine/before"], 2: sorted(f"mine/{h}" for h in handlers)}
     assert records[2]["mine/on_updated"] == 3.0
+    assert math.isnan(records[0]["mine/before"])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_a_metric_logged_at_any_moment_of_a_step_is_in_its_record(tmp_path: Path
         ("mine", "high", "metric 'mine' must be a number, not 'high'"),
         ("mine", True, "metric 'mine' must be a number, not True"),
         ("mine", [1.0, 2.0], "metric 'mine' must be a number"),
+        ("mine", torch.zeros(2), "metric 'mine' must be a number"),
     ],
 )
 def test_what_cannot_be_logged_is_refused_by_name(name: str, value: Any, complaint: str, tmp_path: Path) -> None:
@@ -260,6 +262,39 @@ def test_callbacks_that_cannot_be_used_are_refused_before_anything_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
+class Misspelt(Callback):
+    def on_step_finshed(self, event: Any, control: Any) -> None: ...
+
+
+class Waits(Callback):
+    async def on_step_ended(self, event: Any, control: Any) -> None: ...
+
+
+class TakesLess(Callback):
+    def on_logged(self, event: Any) -> None: ...  # type: ignore[override]
+
+
+class TakesMore(Callback):
+    def load_state_dict(self, state: Any, strict: bool) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("callback", "complaint"),
+    [
+        (Misspelt(), r"Misspelt has a method on_step_finshed.*did you mean on_step_\w+\? Handlers: on_run_started, "),
+        (Waits(), "Waits: on_step_ended is async"),
+        (TakesLess(), r"TakesLess: on_logged cannot be called with \(self, event, control\)"),
+        (TakesMore(), r"TakesMore: load_state_dict cannot be called with \(self, state\)"),
+    ],
+)
+def test_handlers_that_no_event_calls_are_refused_when_they_are_given(
+    callback: Callback, complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(reinlm.InputError, match=complaint):
+        sft(tmp_path / "run", [callback])
+    assert not (tmp_path / "run").exists()
+
+
 def test_two_early_stoppings_on_different_metrics_keep_their_own_state(tmp_path: Path) -> None:
     both = [EarlyStopping("loss", patience=9), EarlyStopping("learning_rate", patience=9)]
     run(tmp_path, *both)
@@ -275,12 +310,16 @@ def test_a_resumed_run_without_its_stateful_callback_is_refused(tmp_path: Path) 
         sft(tmp_path / "run", resume=True)
 
 
-def test_a_state_that_cannot_be_stored_ends_the_run_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("state", "complaint"), [({"open": object()}, r"state\.open: cannot store"), ([1, 2], r"\[1, 2\] is no dict")]
+)
+def test_a_state_that_cannot_be_stored_ends_the_run_by_name(state: Any, complaint: str, tmp_path: Path) -> None:
     class Keeps(Callback):
         def state_dict(self) -> dict[str, Any]:
-            return {"open": object()}
+            found: dict[str, Any] = state
+            return found
 
-    with pytest.raises(reinlm.RunError, match=r"callback Keeps returned a state_dict: state\.open: cannot store"):
+    with pytest.raises(reinlm.RunError, match=f"callback Keeps returned a state_dict: {complaint}"):
         run(tmp_path, Keeps())
     assert not (tmp_path / "run" / "metrics.jsonl").exists()  # found before the first step, not at the first checkpoint
 
@@ -313,10 +352,15 @@ def test_a_callback_that_raises_is_named_and_its_step_is_saved(handler: str, tmp
 def test_a_failed_callback_hears_of_the_end_alone(tmp_path: Path) -> None:
     class Fails(Recorder):
         def __getattribute__(self, name: str) -> Any:
-            if name == "on_updated":
-                super().__getattribute__(name)(None, None)
+            kept = super().__getattribute__(name)
+            if name != "on_updated":
+                return kept
+
+            def fails(event: Any, control: Any) -> None:
+                kept(event, control)
                 raise AttributeError("wrong")
-            return super().__getattribute__(name)
+
+            return fails
 
     fails = Fails()
     with pytest.raises(reinlm.RunError, match="AttributeError: wrong"):

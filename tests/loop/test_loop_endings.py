@@ -1,7 +1,9 @@
-"""However a run ends, its callbacks are told and a report is left behind; Ctrl-C once saves, twice stops at once."""
+"""However a run ends, `RunEnded` is sent and a report is left behind; a signal once saves, twice stops at once."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import subprocess
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loop_helpers import FakeTask, Recorder, even, logged, loop, rl, sft
+import torch
+from loop_helpers import ROWS, FakeTask, Recorder, Smoothed, even, logged, loop, rl, sft, tiny
 
 import reinlm
 from reinlm.classical.run import ClassicalConfig, run_classical
@@ -37,8 +40,29 @@ def press(control: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+class Started(Callback):
+    """Its state is a list that it changes in place, also in a step that then raises."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step_started(self, event: Any, control: Any) -> None:
+        self.steps.append(event.step)
+        control.log("mine/started", len(self.steps))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.steps = state["steps"]
+
+
+down: set[str] = set()
+"""What is out of reach."""
+
+
 def failing(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
-    if trainer_state.global_step >= 2:
+    if trainer_state.global_step >= 2 and "server" in down:
         raise OSError("the reward's server has gone away")
     return even(completions)
 
@@ -71,14 +95,76 @@ def test_a_report_is_left_behind_however_a_run_ends(reason: str, tmp_path: Path)
     assert f'"x":{list(range(1, steps + 1))}'.replace(" ", "") in report.replace(" ", "")
 
 
-def test_a_report_is_left_behind_by_a_reward_that_raises(tmp_path: Path) -> None:
+def test_a_reward_that_raises_leaves_the_steps_before_it_a_summary_and_a_report(tmp_path: Path) -> None:
     seen = Recorder()
+    options: dict[str, Any] = {"training": {"steps": 5, "replay": {"groups": 1}}}
+    options["reward"] = {"functions": failing, "time_limit": None}
+    down.add("server")
     with pytest.raises(reinlm.RunError, match="gone away"):
-        rl(tmp_path / "run", [seen], reward={"functions": failing, "time_limit": None}, training={"steps": 5})
+        rl(tmp_path / "run", [Smoothed(), Started(), seen], **options)
+    down.clear()
     assert seen.events[-1].reason == "failed"
     assert "reward 'failing' raised OSError" in seen.events[-1].message
-    assert (tmp_path / "run" / "report.html").is_file()
     assert [record["step"] for record in logged(tmp_path / "run")] == [1, 2]
+    assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == 2  # save_every is 50
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["ended"], summary["steps"]) == ("failed", 2)
+    assert "gone away" in summary["message"]
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert '<span class="badge bad">failed</span>' in report
+    assert "gone away" in report
+    rl(tmp_path / "run", [Smoothed(), Started()], resume=True, **options)
+    rl(tmp_path / "whole", [Smoothed(), Started()], **options)
+    assert logged(tmp_path / "run") == logged(tmp_path / "whole")
+
+
+def test_a_step_that_raises_after_its_update_is_no_part_of_a_checkpoint(tmp_path: Path) -> None:
+    class Half(FakeTask):
+        def step(self, step: int, *context: Any) -> Any:
+            result = super().step(step, *context)
+            if step == 4:
+                raise OSError("after the update")
+            return result
+
+    with pytest.raises(OSError, match="after the update"):
+        loop(tmp_path / "run", Half(), save_every=2).run()
+    with pytest.raises(OSError, match="after the update"):
+        loop(tmp_path / "later", Half(), save_every=3).run()
+    with pytest.raises(OSError, match="after the update"):
+        loop(tmp_path / "none", Half(), save_every=9).run()
+    saved = [
+        sorted(path.name for path in (tmp_path / n / "checkpoints").glob("step_*")) for n in ("run", "later", "none")
+    ]
+    assert saved == [["step_2"], ["step_3"], []]
+
+
+def test_an_evaluation_that_raises_does_not_lose_its_step(tmp_path: Path) -> None:
+    class Unjudged(FakeTask):
+        def evaluate(self, step: int) -> Any:
+            if step == 2:
+                raise OSError("the judge has gone away")
+            return super().evaluate(step)
+
+    with pytest.raises(OSError, match="judge"):
+        loop(tmp_path / "run", Unjudged(4)).run()
+    assert [record["step"] for record in logged(tmp_path / "run")] == [1, 2]
+    assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == 2
+    loop(tmp_path / "run", FakeTask(4), resume=True).run()
+    loop(tmp_path / "whole", FakeTask(4)).run()
+    assert logged(tmp_path / "run") == logged(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("steps", [3, 2])
+def test_a_run_of_skipped_updates_alone_fails_and_is_left_with_its_summary(steps: int, tmp_path: Path) -> None:
+    training = {"steps": steps, "batch_size": 8}
+    made = reinlm.SFTTrainer(tiny(), ROWS, output=tmp_path / "run", run={"trackers": []}, training=training, quiet=True)
+    with torch.no_grad():
+        next(made.policy.model.parameters()).fill_(math.nan)
+    with pytest.raises(reinlm.RunError, match=f"all {steps} updates were skipped.*no weight has changed"):
+        made.train()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["ended"], summary["updates_skipped"]) == ("failed", steps)
+    assert f"<dt>updates skipped</dt><dd>{steps}</dd>" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_report_is_left_behind_by_an_environment_that_raises(tmp_path: Path, monkeypatch: Any) -> None:
@@ -154,12 +240,22 @@ def test_verbs_of_a_loop_come_in_their_order(tmp_path: Path) -> None:
             verb()
 
 
-def test_between_steps_ctrl_c_is_python_s_own(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
+def test_between_steps_signals_are_python_s_own(tmp_path: Path) -> None:
+    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
     one = loop(tmp_path / "run", FakeTask(3))
     one.start()
     one.step()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_handler_of_sigterm_that_the_program_has_set_stays(tmp_path: Path) -> None:
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        loop(tmp_path / "run", FakeTask(2), [At(1, lambda control: os.kill(os.getpid(), signal.SIGTERM))]).run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
 
 
 # ------------------------------------------------------------------------------------------------ Ctrl-C, in a process
@@ -182,8 +278,8 @@ SCRIPT = """
 """
 
 
-def interrupted(tmp_path: Path, seconds: float, presses: int) -> tuple[str, float]:
-    """Run the script, press Ctrl-C so often in its third step, and return what it said and how long it took to end."""
+def interrupted(tmp_path: Path, seconds: float, presses: int, signum: int = signal.SIGINT) -> tuple[str, float]:
+    """Run the script, signal so often in its third step, and return what it printed and how long it took to end."""
     mark, folder = tmp_path / "mark", tmp_path / "run"
     values = {"tests": str(Path(__file__).parent), "mark": str(mark), "folder": str(folder), "seconds": seconds}
     script = textwrap.dedent(SCRIPT).format(**values)
@@ -194,21 +290,23 @@ def interrupted(tmp_path: Path, seconds: float, presses: int) -> tuple[str, floa
     started = time.monotonic()
     for _ in range(presses):
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signum)
     _, said = process.communicate(timeout=120)
     assert process.returncode not in (0, None)
     return said, time.monotonic() - started
 
 
-def test_the_first_ctrl_c_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
-    said, _ = interrupted(tmp_path, seconds=1.5, presses=1)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_finishes_the_step_and_saves_it(signum: int, tmp_path: Path) -> None:
+    said, _ = interrupted(tmp_path, seconds=1.5, presses=1, signum=signum)
     assert "Interrupted: interrupted after step 3, which is saved; go on with reinlm rl --resume" in said
     assert load_state(tmp_path / "run" / "checkpoints" / "last")["loop"]["done"] == 3
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_the_second_ctrl_c_stops_at_once_and_names_the_newest_checkpoint(tmp_path: Path) -> None:
-    said, took = interrupted(tmp_path, seconds=90, presses=2)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_stops_at_once_and_names_the_newest_checkpoint(signum: int, tmp_path: Path) -> None:
+    said, took = interrupted(tmp_path, seconds=90, presses=2, signum=signum)
     assert took < 30
     newest = tmp_path / "run" / "checkpoints" / "step_2"
     assert f"Interrupted: interrupted at once; the newest checkpoint is {newest}; go on with" in said

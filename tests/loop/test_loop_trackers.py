@@ -165,6 +165,7 @@ class CsvConfig(Config):
     path: str
 
 
+@tracker("csv_rows", CsvConfig)
 class CsvTracker(Callback):
     def __init__(self, config: CsvConfig) -> None:
         self.path = Path(config.path)
@@ -174,15 +175,13 @@ class CsvTracker(Callback):
             file.write(f"{event.step},{event.metrics['loss']!r}\n")
 
 
-def test_a_user_s_own_tracker_is_available_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
-    tracker("csv", CsvConfig)(CsvTracker)
-    sft(tmp_path / "run", run={"tensorboard": None, "trackers": [{"csv": {"path": str(tmp_path / "x.csv")}}]})
+def test_a_user_s_own_tracker_is_available_by_name(tmp_path: Path) -> None:
+    sft(tmp_path / "run", run={"tensorboard": None, "trackers": [{"csv_rows": {"path": str(tmp_path / "x.csv")}}]})
     assert (tmp_path / "x.csv").read_text() == "".join(
         f"{record['step']},{record['loss']!r}\n" for record in logged(tmp_path / "run")
     )
-    with pytest.raises(reinlm.InputError, match="'csv' is registered already"):
-        tracker("csv", CsvConfig)(CsvTracker)
+    with pytest.raises(reinlm.InputError, match="'csv_rows' is registered already"):
+        tracker("csv_rows", CsvConfig)(CsvTracker)
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,14 @@ def test_a_reward_that_was_not_given_drops_its_term_alone_and_an_answer_without_
     )
     assert GDPO()(feedback).tolist() == pytest.approx([1.0, 1.0, -1.0, 0.0], abs=1e-6)
     filtered = feedback.without(torch.tensor([True, False, False, False]))
+    assert filtered.effective_named_rewards is not None
     assert filtered.named_rewards is not None
-    assert filtered.named_rewards["a"].isnan().tolist() == [True, False, True, False]
-    assert Feedback(feedback.layout, feedback.rewards).without(torch.ones(4, dtype=torch.bool)).named_rewards is None
+    assert filtered.effective_named_rewards["a"].isnan().tolist() == [True, False, True, False]
+    assert filtered.named("a", "a test").isnan().tolist() == [True, False, True, False]
+    assert filtered.named_rewards["a"].isnan().tolist() == [False, False, True, False]
+    assert GDPO()(filtered).tolist() == [0.0] * 4
+    plain = Feedback(feedback.layout, feedback.rewards).without(torch.ones(4, dtype=torch.bool))
+    assert plain.effective_named_rewards is None
 
 
 def test_what_gdpo_cannot_do_without_is_named():
@@ -130,6 +135,8 @@ def test_what_gdpo_cannot_do_without_is_named():
         GDPO()(Feedback(layout, d([1.0])))
     with pytest.raises(ValueError, match=r"^gdpo compares outcome rewards"):
         GDPO()(Feedback(layout, d([1.0]), step_rewards=d([1.0]), step_tokens=torch.tensor([0])))
+    with pytest.raises(ValueError, match=r"give adjusted_step_rewards and adjusted_step_tokens, or neither$"):
+        Feedback(layout, d([1.0]), adjusted_step_rewards=d([1.0]))
     with pytest.raises(ValueError, match=r"^epsilon must be at least 0, not -1\.0"):
         GDPO(epsilon=-1.0)
     with pytest.raises(ValueError, match=r"^named_rewards \['a'\] need a weight each, not \['b'\]$"):

@@ -169,15 +169,26 @@ def test_without_step_rewards_there_are_none():
 
 def test_shaping_is_added_to_rewards_that_exist_and_makes_none():
     found = earned([shaped(GROUPS[0], -0.5, 0.0), shaped(GROUPS[1], 1.0, -1.0)])
-    assert found.rewards[:3].tolist() == [0.5, 1.0, 0.0]
-    assert math.isnan(found.rewards[3])
+    assert found.adjusted_rewards[:3].tolist() == [0.5, 1.0, 0.0]
+    assert math.isnan(found.adjusted_rewards[3])
+    assert found.rewards[:3].tolist() == [1.0, 1.0, -1.0]
+    assert earned(GROUPS).adjusted_rewards is None
+
+
+def test_what_a_shaper_adds_to_a_token_stands_beside_the_steps_that_were_earned():
+    group = scored(("paa", [reward(0.5, "steps", token=0)]))
+    found = earned([replace(group, shaping=((reward(2.0, "bonus", token=1),),))])
+    assert (found.step_rewards.tolist(), found.step_tokens.tolist()) == ([0.5], [0])
+    assert (found.adjusted_step_rewards.tolist(), found.adjusted_step_tokens.tolist()) == ([0.5, 2.0], [0, 1])
+    assert found.effective_step_rewards is found.adjusted_step_rewards
+    assert found.effective_step_tokens is found.adjusted_step_tokens
 
 
 def test_an_answer_without_rewards_has_the_default_unless_an_error_ended_it():
     found = earned([GROUPS[1], scored(("pa", []), end="error")], default=0.0)
     assert found.rewards[:2].tolist() == [-1.0, 0.0]
     assert math.isnan(found.rewards[2])
-    assert earned([shaped(scored(("pa", [])), -0.5)], default=0.0).rewards.tolist() == [-0.5]
+    assert earned([shaped(scored(("pa", [])), -0.5)], default=0.0).adjusted_rewards.tolist() == [-0.5]
 
 
 def test_rewards_are_told_apart_by_name_before_their_weights():

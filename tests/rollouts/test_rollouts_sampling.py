@@ -53,10 +53,9 @@ KEY_OF_TRAIN_1_A_0 = int.from_bytes(
 )  # printf '0\0train/1/a/0' | b2sum -l 64
 
 
-def test_noise_has_24_bits_where_there_is_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_has_24_bits_where_there_is_no_float64() -> None:
     wide = uniform(torch.arange(1000), torch.zeros(1000, dtype=torch.long))
-    monkeypatch.setattr(module, "_widest", lambda device: torch.float32)
-    narrow = uniform(torch.arange(1000), torch.zeros(1000, dtype=torch.long))
+    narrow = uniform(torch.arange(1000), torch.zeros(1000, dtype=torch.long), dtype=torch.float32)
     assert narrow.dtype == torch.float32
     assert torch.equal(narrow.double(), (wide * 2**24).floor() / 2**24)
 
@@ -155,13 +154,12 @@ def test_noise_that_rounds_up_to_the_total_takes_the_last_possible_token() -> No
     assert module._inverse_cdf(probabilities, torch.tensor([1.0], dtype=torch.float64)).tolist() == [1]
 
 
-def test_working_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_in_chunks_changes_nothing() -> None:
     torch.manual_seed(0)
     logits, positions = torch.randn(7, 10), torch.arange(7)
     settings = rows(*(setting(0.5 * i, top_p=0.9 if i % 2 else 1.0, top_k=i) for i in range(7)))
     whole = sample(logits, settings, positions)
-    monkeypatch.setattr(module, "_CHUNK", 20)
-    chunked = sample(logits, settings, positions)
+    chunked = sample(logits, settings, positions, chunk=20)
     assert torch.equal(whole[0], chunked[0])
     assert torch.equal(whole[1], chunked[1])
 

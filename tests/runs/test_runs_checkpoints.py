@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from reinlm.errors import InputError
-from reinlm.runs.checkpoints import Checkpoints, load_state, load_step, resolve
+from reinlm.runs.checkpoints import Checkpoints, linked_folder, load_state, load_step
 
 
 def write_weights(folder: Path) -> None:
@@ -106,6 +106,10 @@ def test_a_failed_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path) -> N
         (lambda path: (path / "trainer_state.json").unlink(), "trainer_state.json is missing or cut short"),
         (lambda path: (path / "checkpoint.json").write_text('{"ver'), "it has no readable checkpoint.json"),
         (lambda path: (path / "checkpoint.json").write_text("[]"), "it has no readable checkpoint.json"),
+        (
+            lambda path: (path / "trainer_state.json").write_bytes(b"?" * (path / "trainer_state.json").stat().st_size),
+            "trainer_state.json is damaged",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_and_cleared_by_the_next(tmp_path: Path, damage, reason: str) -> None:
@@ -160,7 +164,7 @@ def test_where_links_cannot_be_made_a_file_names_the_checkpoint(
     monkeypatch.setattr(os, "symlink", refuse)
     save(Checkpoints(tmp_path), 1)
     assert (tmp_path / "last").read_text() == "step_1\n"
-    assert resolve(tmp_path / "last") == tmp_path / "step_1"
+    assert linked_folder(tmp_path / "last") == tmp_path / "step_1"
     assert load_step(tmp_path / "last") == 1
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import json
 import math
 import os
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from reinlm.config import parse_yaml
 from reinlm.errors import InputError
+from reinlm.runs.checkpoints import Checkpoints
 from reinlm.runs.folder import RunFolder, read_run
 
 CONFIG = {"steps": 10, "rollout": {"group_size": 8}, "run": {"path": "x"}, "hub_token": "hf_secret", "lr": "1e-6"}
@@ -153,6 +156,7 @@ def test_a_folder_without_a_readable_run_file_is_no_run(tmp_path: Path, text: st
 
 HOLDER = """
 import os, sys, time
+from reinlm.runs.checkpoints import Checkpoints
 from reinlm.runs.folder import RunFolder
 run = RunFolder.create(sys.argv[1], kind="rl", config={}, command="x")
 child = os.fork()
@@ -179,12 +183,49 @@ def test_two_processes_never_write_one_run_and_a_killed_one_lets_go(tmp_path: Pa
         process.stdout.close()
 
 
-def test_a_folder_is_free_again_once_closed(tmp_path: Path) -> None:
-    run = create(tmp_path)
-    assert "being written by another process" in refusal(tmp_path, resume=True).message
+def test_a_folder_is_free_again_once_closed_or_collected(tmp_path: Path) -> None:
+    run: RunFolder | None = create(tmp_path)
+    assert run is not None
+    busy = f"{tmp_path} is being written by another run of this process"
+    assert refusal(tmp_path, resume=True).message == busy
+    with pytest.raises(InputError, match="another run of this process"):  # also before a model is loaded
+        RunFolder.check(tmp_path, kind="rl", config=CONFIG, resume=True)
     run.close()
+    run = create(tmp_path, resume=True)
     run.close()
+    other = create(tmp_path, resume=True)
+    run.close()  # closing twice leaves the lock of another run alone
+    assert refusal(tmp_path, resume=True).message == busy
+    other.close()
+    run = create(tmp_path, resume=True)
+    run = None
+    gc.collect()
     create(tmp_path, resume=True).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("trainer_state.json", "{}", "is missing or cut short"),
+        ("trainer_state.json", "????", "trainer_state.json is damaged: JSONDecodeError"),
+        ("trainer_state.safetensors", "????", "trainer_state.safetensors is damaged"),
+        ("checkpoint.json", "{", "it has no readable checkpoint.json"),
+        ("checkpoint.json", '{"version": 2, "step": 1, "files": []}', "it has no readable checkpoint.json"),
+    ],
+)
+def test_a_run_without_a_readable_checkpoint_does_not_start_again(
+    name: str, text: str, reason: str, tmp_path: Path
+) -> None:
+    with create(tmp_path) as run:
+        checkpoints = Checkpoints(run.checkpoints)
+        damaged = [checkpoints.save(step, lambda folder: None, {"x": torch.zeros(step)}) for step in (1, 2)]
+    for path in damaged:
+        size = (path / name).stat().st_size
+        (path / name).write_text("?" * size if text == "????" else text)
+    error = refusal(tmp_path, resume=True)
+    assert error.message.startswith(f"no checkpoint in {tmp_path / 'checkpoints'} can be read (step_2: ")
+    assert error.message.count(reason) == 2
+    assert "--overwrite" in str(error.hint)
 
 
 def test_summary_and_samples_are_strict_json(tmp_path: Path) -> None:

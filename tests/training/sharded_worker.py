@@ -23,7 +23,7 @@ from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGr
 from reinlm.runs.state import read_state, write_state
 from reinlm.training.anchors import Anchors
 from reinlm.training.critic import Critic
-from reinlm.training.learner import Learner
+from reinlm.training.learner import Learner, Pass
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.update import Updater, UpdateSettings
 
@@ -59,8 +59,31 @@ def shard(model: TokenModel, ranks: int) -> None:
         unit.set_gradient_divide_factor(1.0)
 
 
-def build(name: str, ranks: int) -> Updater:
-    """Policy, reference and critic in float64, sharded where there are several ranks."""
+class Watched(Learner):
+    """Keeps the gradient of every optimizer step, and how many passes of this rank held a scored token."""
+
+    found: dict[str, list[Any]]
+
+    def forward_backward(self, batch: Any, loss_fn: Any, **options: Any) -> Pass:
+        passes = 0
+
+        def counted(outputs: Any, part: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return loss_fn(outputs, part)
+
+        result = super().forward_backward(batch, counted, **options)
+        self.found["passes"].append(passes)
+        return result
+
+    def optim_step(self, last_checkpoint: str = "none yet") -> dict[str, float]:
+        gradients = {n: whole(p.grad).clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        self.found["gradients"].append(gradients)
+        return super().optim_step(last_checkpoint)
+
+
+def build(name: str, ranks: int, found: dict[str, list[Any]]) -> Updater:
+    """Policy, reference and critic in float64, sharded where there are several ranks; `found` gets what is watched."""
     lm = tiny_model("qwen3", vocab_size=20, hidden_size=16, layers=2, heads=2, intermediate_size=32, context=64, seed=3)
     policy = TokenModel(lm.double())
     algorithm = named(name)
@@ -74,21 +97,13 @@ def build(name: str, ranks: int) -> Updater:
     settings = OptimizerConfig(learning_rate=1e-2, weight_decay=0.1)
 
     def learner(model: TokenModel) -> Learner:
-        return Learner(model, Optimizer(model.parameters(), settings, 6), micro_batch_tokens=BUDGET, train_mode=False)
+        optimizer = Optimizer(model.parameters(), settings, 6)
+        watched = Watched(model, optimizer, micro_batch_tokens=BUDGET, train_mode=False)
+        watched.found = found
+        return watched
 
     critic = Critic(value, learner(value.model)) if value else None
     return Updater(algorithm, learner(policy), UpdateSettings(minibatches=1, passes=2), critic=critic, anchors=anchors)
-
-
-def gradients(updater: Updater) -> dict[str, torch.Tensor]:
-    """Of policy and critic, as they are before the step clears them."""
-    learners = {"policy": updater.learner, **({"critic": updater.critic.learner} if updater.critic else {})}
-    return {
-        f"{role}.{name}": whole(p.grad).clone()
-        for role, learner in learners.items()
-        for name, p in learner.model.named_parameters()
-        if p.grad is not None
-    }
 
 
 def weights(updater: Updater) -> dict[str, torch.Tensor]:
@@ -100,7 +115,8 @@ def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpo
     torch.set_num_threads(1)
     if ranks > 1:
         dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
-    updater = build(name, ranks)
+    found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": []}
+    updater = build(name, ranks, found)
     first = 0
     if checkpoint:
         state = read_state(Path(checkpoint))
@@ -110,8 +126,6 @@ def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpo
             )
         updater.load_state_dict(state["updater"])
         first = 2
-    found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": []}
-    watch(updater, found)
     for step in range(first, len(STEPS)):
         if step == 2 and ranks > 1:
             state = {"weights": weights(updater), "updater": updater.state_dict()}
@@ -125,23 +139,6 @@ def main(name: str, folder: str, rank: int, ranks: int, rendezvous: str, checkpo
     torch.save(found, Path(folder) / f"result{rank}.pt")
     if ranks > 1:
         dist.destroy_process_group()
-
-
-def watch(updater: Any, found: dict[str, Any]) -> None:
-    """Keep the gradient of every optimizer step, and count this rank's passes that held a scored token."""
-    step, plan = updater.learner.optim_step, updater.learner._plan
-
-    def kept(*arguments: Any) -> dict[str, float]:
-        found["gradients"].append(gradients(updater))
-        return step(*arguments)
-
-    def counted(*arguments: Any) -> Any:
-        parts = plan(*arguments)
-        found["passes"].append(len(parts[updater.learner.rank :: updater.learner.ranks]))
-        return parts
-
-    updater.learner.optim_step = kept
-    updater.learner._plan = counted
 
 
 def _critic_model(updater: Updater) -> dict[str, TokenModel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,38 @@ def test_a_constraint_takes_its_cost_off_the_reward(tmp_path: Path) -> None:
     )
     named, found = earned(result.folder)
     charged = (named["graded"] - 2.0 * named["length"]) / 3.0
+    rows = [json.loads(line) for line in (result.folder / "rollouts/step_1.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in rows] == named["graded"].tolist()
+    adjusted = load_file(result.folder / "rollouts/step_1.safetensors")["update/adjusted_rewards"]
+    assert adjusted == pytest.approx(np.repeat(charged, [row["length"] for row in rows]), abs=1e-6)
     assert np.std(named["length"]) > 0
     assert found == pytest.approx(np.concatenate([z_scores(part) for part in charged.reshape(-1, 4)]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"constraints": [{"lagrange": ["lenght", 3.0]}]},
+            "unknown reward function in a constraint: 'lenght' (did you mean 'length'?",
+        ),
+        (
+            {"constraints": [{"lagrange": ["cost", 3.0]}], "shapers": ["missing_end"]},
+            "unknown reward function in a constraint: 'cost' (allowed: graded, length, missing_end)",
+        ),
+        (
+            {"filters": [{"mixed_outcomes": {"reward": "grade"}}]},
+            "unknown reward in the filter mixed_outcomes: 'grade' (did you mean 'graded'? Allowed: graded, length, sum)",
+        ),
+    ],
+)
+def test_a_reward_that_the_recipe_does_not_have_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    functions = [graded, {"name": length, "weight": 0.0}]
+    with pytest.raises(InputError, match=f"^{re.escape(told)}"):
+        trainer(tmp_path / "run", "no/such/model", reward=functions, algorithm={"base": "grpo", "kl": None} | changes)
+    assert not (tmp_path / "run").exists()
 
 
 def z_scores(values: Any) -> Any:

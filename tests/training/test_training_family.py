@@ -41,6 +41,7 @@ from reinlm.models import (
 )
 from reinlm.rollouts import sample_groups
 from reinlm.runs import load_state
+from reinlm.training.replay import oldest_version
 
 PLAIN = {"kl": None}
 
@@ -261,9 +262,9 @@ def test_earlier_groups_join_a_batch_with_the_samplers_log_probabilities() -> No
     assert logged[0]["staleness/max"] == 0 < logged[1]["staleness/max"]
     assert logged[2]["ratio/max"] > 1.01
     assert task.replay is not None
-    assert {made for made, _ in task.replay.kept} == {3, 4, 5}
+    assert {oldest_version(group) for group in task.replay.kept} == {4, 6, 8}  # of the steps 3, 4 and 5
     task.engine.update(None, task.state.updates)
-    groups = [*task.source.collect(6).kept, *task.replay.draw(6)]
+    groups = [*task.source.collect(6).kept, *task.replay.draw(6, task.state.updates)]
     batch = token_batch(groups)
     made, _ = task.updater.prepare(batch, feedback(groups, batch.layout))
     rollout, earlier = batch.columns["rollout_logprobs"], batch.layout.index("group") >= 4

@@ -17,7 +17,7 @@ from reinlm.batches import TokenBatch, token_batch
 from reinlm.models import Policy
 from reinlm.objectives import Counts, Feedback
 from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
-from reinlm.training.update import Prepared
+from reinlm.training.preparation import Prepared
 
 # How far each answer has moved, as log-ratios that stay clear of every clip bound: those of PPO lie at ±0.2 and 0.25, those
 # of GSPO at -3e-4 and 4e-4, those of GMPO at ±0.4.

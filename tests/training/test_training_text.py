@@ -9,7 +9,9 @@ import pytest
 import torch
 from test_training_anchors import RATE, close, full, loaded, moved
 
+from reinlm.data import RowOrder
 from reinlm.errors import InputError
+from reinlm.runs import load_state
 from tiny_runs import EXAMPLES, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 
 PLAIN: dict[str, Any] = {"base": "grpo", "kl": None}
@@ -79,6 +81,23 @@ def test_every_update_takes_the_next_examples_and_a_resumed_run_goes_on_with_the
     ended = weights(again.policy.model)
     assert all(torch.equal(ended[name], value) for name, value in weights(whole[0]).items())
     assert float(change(weights(halves[0]), ended).norm()) > 0
+
+
+def test_an_update_that_target_kl_stops_takes_no_text(tmp_path: Path) -> None:
+    """Of four passes the first alone is made, and one update's text is read."""
+    run = trainer(
+        tmp_path / "run",
+        algorithm=PLAIN,
+        text={"data": EXAMPLES, "batch_size": 3},
+        training={"steps": 1, "passes": 4, "target_kl": 1e-12},
+    )
+    run.train()
+    (row,) = metrics(tmp_path / "run")
+    assert (row["updates/made"], row["updates/stopped"]) == (1.0, 1.0)
+    read = RowOrder(len(EXAMPLES), seed=3)
+    read.take(3)
+    state = load_state(tmp_path / "run/checkpoints/step_1")
+    assert state["run"]["text"] == {"order": read.state_dict()}
 
 
 def test_a_direction_of_imitated_text_is_refused(tmp_path: Path) -> None:

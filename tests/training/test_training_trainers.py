@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ import reinlm
 from reinlm.api import RLKeywords, SFTKeywords
 from reinlm.errors import InputError
 from reinlm.training.config import RLConfig, SFTConfig
-from tiny_runs import EXAMPLES, ROWS, metrics, run_rl, settings, tiny, trainer, weights
+from tiny_runs import EXAMPLES, ROWS, graded, metrics, run_rl, settings, tiny, trainer, weights
 
 HELD_OUT = {"data": {"held_out": ROWS[:2]}, "max_new_tokens": 4}
 
@@ -108,6 +109,80 @@ def test_a_finished_run_that_is_resumed_has_no_step_left(tmp_path: Path) -> None
     run_rl(tmp_path / "run")
     with trainer(tmp_path / "run", resume=True) as again:
         assert again.over
+
+
+def test_a_finished_run_says_so_and_goes_on_with_more_steps(tmp_path: Path, capsys: Any) -> None:
+    run_rl(tmp_path / "run", training={"steps": 1})
+    run_rl(tmp_path / "run", resume=True, training={"steps": 1}, quiet=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "this run is finished: all 1 steps are made; training.steps=N with a larger N goes on" in said
+    run_rl(tmp_path / "run", resume=True, training={"steps": 3})
+    run_rl(tmp_path / "whole", training={"steps": 3})
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    before = (tmp_path / "run/config.yaml").read_bytes()
+    with pytest.raises(InputError, match=r"with training.steps=2: .*step_3 has 3 steps already .*3 or more"):
+        trainer(tmp_path / "run", resume=True, training={"steps": 2})
+    assert (tmp_path / "run/config.yaml").read_bytes() == before
+
+
+def test_a_trainer_that_makes_no_step_leaves_no_folder(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "run")
+    assert not made.over
+    made.close()
+    del made
+    assert not (tmp_path / "run").exists()
+    run_rl(tmp_path / "run")
+
+
+def test_a_folder_is_written_by_one_trainer_and_free_once_that_is_closed_or_collected(tmp_path: Path) -> None:
+    first, second = trainer(tmp_path / "run"), trainer(tmp_path / "run")
+    first.step()
+    with pytest.raises(InputError, match=r"is being written by another run of this process.*close"):
+        second.step()
+    with pytest.raises(InputError, match="is being written by another run of this process"):
+        trainer(tmp_path / "run", resume=True)
+    first.close()
+    with pytest.raises(InputError, match="exists"):
+        second.step()
+    again = trainer(tmp_path / "run", resume=True)
+    again.step()
+    del again
+    gc.collect()
+    run_rl(tmp_path / "run", resume=True)
+
+
+def test_a_step_that_raises_closes_the_trainer_which_says_how_to_go_on(tmp_path: Path) -> None:
+    down = ["server"]
+
+    def fails_once(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 1 and down:
+            raise OSError(f"{down.pop()} gone away")
+        return graded(completions)
+
+    made = trainer(tmp_path / "run", reward=fails_once, training={"steps": 3})
+    made.step()
+    with pytest.raises(reinlm.RunError, match="gone away"):
+        made.step()
+    for call in (made.step, made.train, made.evaluate, made.save):
+        with pytest.raises(InputError, match=r"closed, after step 1 of 3.*resume=True"):
+            call()
+    made.close()
+    resumed = run_rl(tmp_path / "run", resume=True, training={"steps": 3}, reward=fails_once)
+    assert resumed.summary["steps"] == 3
+
+
+@pytest.mark.parametrize("method", ["step", "train", "evaluate", "save", "close"])
+def test_a_trainer_is_not_called_from_its_own_callbacks_and_rewards(method: str, tmp_path: Path) -> None:
+    class Calls(reinlm.Callback):
+        def on_step_ended(self, event: Any, control: Any) -> None:
+            getattr(made, method)()
+
+    complaint = rf"trainer.{method}\(\) was called while trainer.step\(\) is running.*control.stop"
+    made = trainer(tmp_path / "run", callbacks=[Calls()])
+    with pytest.raises(reinlm.RunError, match=f"callback Calls failed in on_step_ended.*{complaint}"):
+        made.step()
+    assert [row["step"] for row in metrics(tmp_path / "run")] == [1]
+    assert (tmp_path / "run/checkpoints/step_1").is_dir()
 
 
 def test_closing_ends_the_processes_of_rewards(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from reinlm.algorithms import resolve
+from reinlm.algorithms import algorithm, resolve
 from reinlm.config import build
 from reinlm.errors import InputError
+from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
 from reinlm.training.rl import updates_per_batch
+from reinlm.training.sessions import idle_gate
 from tiny_runs import metrics, run_rl, trainer
 
 PAPERS = {
@@ -26,7 +28,7 @@ PAPERS = {
 """Passes and minibatches, where a batch has groups enough."""
 
 
-def counted(algorithm: str, groups: int, **training: Any) -> tuple[int, int]:
+def counted(name: str, groups: int, **training: Any) -> tuple[int, int]:
     tree = {
         "model": "m",
         "data": "d",
@@ -34,7 +36,7 @@ def counted(algorithm: str, groups: int, **training: Any) -> tuple[int, int]:
         "rollout": {"group_size": 2, "batch_size": 2 * groups},
         "training": training,
     }
-    found = updates_per_batch(build(RLConfig, tree), resolve(algorithm))
+    found = updates_per_batch(build(RLConfig, tree), resolve(name))
     return found.passes, found.minibatches
 
 
@@ -90,7 +92,7 @@ def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and
 ) -> None:
     result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo")
     text = said(capsys)
-    assert text.count("grpo: 1 update of each batch (1 x 1 minibatches of 2 groups)") == 1
+    assert text.count("grpo: 1 update of each batch (1 pass of 1 minibatch of 2 groups)") == 1
     note = "with one update a batch every ratio is 1, so that the gate Clip does nothing"
     assert text.count(note) == 1
     (kept,) = json.loads((result.folder / "run.json").read_text())["notes"]
@@ -101,10 +103,18 @@ def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and
 def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:
     result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo", training={"passes": 2})
     text = said(capsys)
-    assert "grpo: 2 updates of each batch (2 x 1 minibatches of 2 groups)" in text
+    assert "grpo: 2 updates of each batch (2 passes of 1 minibatch of 2 groups)" in text
     assert "note:" not in text
     assert json.loads((result.folder / "run.json").read_text())["notes"] == []
     assert max(row["ratio/moved"] for row in metrics(result.folder)) > 0
+
+
+def test_of_a_gate_from_outside_the_library_nothing_is_said() -> None:
+    class Mine(Clip):
+        """May act where the ratio is 1."""
+
+    assert len(idle_gate(algorithm("grpo"), 1)) == 1
+    assert idle_gate(algorithm("grpo", gate=Mine(0.2, 0.2)), 1) == []
 
 
 def test_a_divergence_from_the_old_policy_that_is_always_0_is_noted(tmp_path: Path) -> None:

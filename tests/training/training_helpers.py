@@ -21,8 +21,8 @@ from reinlm.rewards import build_rewards
 from reinlm.rollouts import Episodes, build_engine
 from reinlm.runs import read_metrics, without_clocks
 from reinlm.training.config import RLConfig
+from reinlm.training.preparation import Prepared
 from reinlm.training.rl import RLRun
-from reinlm.training.update import Prepared
 
 ALPHABET = "0123456789+="
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]

@@ -7,23 +7,28 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.algorithm import Algorithm, AlgorithmState, Objective, Updates
-from reinlm.algorithms.choices import compose, describe
-from reinlm.algorithms.filters import GroupFilter, MixedOutcomes
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
-from reinlm.algorithms.shapers import MissingEnd, Shaper, SoftOverlong
+from reinlm.composition import (
+    Algorithm,
+    AlgorithmState,
+    GroupFilter,
+    MissingEnd,
+    MixedOutcomes,
+    Objective,
+    Shaper,
+    SoftOverlong,
+    Updates,
+    compose,
+    describe,
+)
 from reinlm.errors import InputError, unknown
-
-for _module in pkgutil.iter_modules(__path__):  # pragma: no branch  # a file of a named algorithm registers it
-    import_module(f"{__name__}.{_module.name}")
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
     """A named algorithm, with any of its choices replaced.
 
     A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to "
-    "call it otherwise.
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to call it otherwise.
 
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
@@ -52,6 +57,9 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
         )
     return algorithm(base, **changes)
 
+
+for _module in pkgutil.iter_modules(__path__):  # a file of a named algorithm registers it
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "ALGORITHMS",

@@ -1,9 +1,7 @@
 """CISPO: DAPO with a bounded weight in place of the clip."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
-from reinlm.algorithms.filters import MixedOutcomes
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.shapers import SoftOverlong
+from reinlm.composition import Algorithm, MixedOutcomes, SoftOverlong, Updates
 from reinlm.objectives import GroupStandardize, TokenRatio, TruncatedWeight, token_mean
 
 

@@ -1,9 +1,7 @@
 """DAPO: GRPO with a higher upper clip, equal tokens, mixed groups and a soft length limit."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
-from reinlm.algorithms.filters import MixedOutcomes
 from reinlm.algorithms.ladder import named
-from reinlm.algorithms.shapers import SoftOverlong
+from reinlm.composition import Algorithm, MixedOutcomes, SoftOverlong, Updates
 from reinlm.objectives import Clip, GroupStandardize, TokenRatio, token_mean
 
 

@@ -1,7 +1,7 @@
 """On-policy distillation: a teacher judges the student's own tokens."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import NoGate, TeacherLogRatio, TokenRatio, token_mean
 
 

@@ -1,7 +1,7 @@
 """Dr. GRPO: GRPO without its two biases."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import Clip, ConstantBudget, GroupCenter, TokenRatio
 
 

@@ -1,7 +1,7 @@
 """GMPO: GRPO with the geometric mean of an answer's ratios."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import GeometricMean, GroupStandardize, TokenRatio, sequence_mean
 
 

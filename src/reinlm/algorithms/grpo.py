@@ -1,7 +1,7 @@
 """GRPO: PPO without a critic."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import KL, Clip, GroupStandardize, TokenRatio, sequence_mean
 
 

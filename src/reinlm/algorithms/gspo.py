@@ -1,7 +1,7 @@
 """GSPO: GRPO with one ratio a sequence."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import Clip, GroupStandardize, SequenceRatio, sequence_mean
 
 

@@ -1,7 +1,7 @@
 """GSPO-token: the ratio of the sequence, the gradient of each token."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import Clip, GroupStandardize, SequenceTokenRatio, sequence_mean
 
 

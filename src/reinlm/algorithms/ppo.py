@@ -1,7 +1,7 @@
 """PPO: the clipped update, with a critic as the baseline."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import GAE, KL, Clip, Critic, TokenRatio, Whitened, token_mean
 
 

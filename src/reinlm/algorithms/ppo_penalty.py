@@ -1,7 +1,7 @@
 """PPO-penalty: a divergence from the old policy in place of the clip."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import GAE, KL, Critic, NoGate, SchulmanRule, TokenRatio, Whitened, token_mean
 
 

@@ -1,7 +1,7 @@
 """REINFORCE: the first policy gradient."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import NoGate, Returns, TokenRatio, sequence_sum
 
 

@@ -1,7 +1,7 @@
 """REINFORCE++: PPO without its critic."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import KL, Clip, Returns, TokenRatio, Whitened, token_mean
 
 

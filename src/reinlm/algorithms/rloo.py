@@ -1,7 +1,7 @@
 """RLOO: REINFORCE with the other answers as the baseline."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import KL, LeaveOneOut, NoGate, TokenRatio, sequence_sum
 
 

@@ -1,7 +1,7 @@
 """SAPO: GRPO with a soft gate."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import GroupStandardize, Soft, TokenRatio, sequence_mean
 
 

@@ -1,7 +1,7 @@
 """Scaling GRPO: DeepSeek-V3.2's GRPO."""
 
-from reinlm.algorithms.algorithm import Algorithm, Updates
 from reinlm.algorithms.ladder import named
+from reinlm.composition import Algorithm, Updates
 from reinlm.objectives import KL, Clip, GroupCenter, OffPolicyMask, TokenRatio, sequence_mean
 
 

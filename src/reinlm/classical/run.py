@@ -12,8 +12,6 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-import reinlm.algorithms.metrics  # declares the figures that control tasks share with language models
-import reinlm.classical.metrics  # noqa: F401  # declares those of their own
 from reinlm.classical.agent import BLOCKS, STATE, Agent
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
@@ -21,8 +19,8 @@ from reinlm.classical.registry import find
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.config import Config
 from reinlm.errors import InputError
-from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepResult, Updated, build_trackers
-from reinlm.loop.delivery import tell
+from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
+from reinlm.loop.delivery import send_event
 from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.run import ALONE
 from reinlm.runs import Checkpoints, Progress, RunFolder, load_state, read_metrics
@@ -77,16 +75,17 @@ class Control:
     """The run that the loop drives: an agent, up to so many steps or episodes."""
 
     kind = "classical"
+    version = None
 
     def __init__(self, agent: Agent, config: ClassicalConfig) -> None:
         self.agent = self.policy = agent
         self.config = config
         self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
 
-    def step(self, step: int, context: StepContext = ALONE) -> StepResult:
+    def step(self, step: int, context: StepContext = ALONE) -> StepReport:
         metrics = self.agent.advance(step)
         context.send(Updated(step, metrics))
-        return StepResult(metrics)
+        return StepReport(metrics)
 
     def set_learning_rate(self, value: float) -> None:
         raise InputError("a classical run's learning rate is one of its algorithm's settings and stays as it is")
@@ -124,7 +123,7 @@ def run_classical(
 ) -> ClassicalResult:
     """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
 
-    `reports` are told when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
+    `reports` get `RunEnded` when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
     anything is written.
     """
     progress = progress or Progress(quiet=True)
@@ -147,7 +146,7 @@ def run_classical(
         except BaseException as error:
             write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
             reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            tell(reports, RunEnded(reason, 0, str(error), path), error)
+            send_event(reports, RunEnded(reason, 0, str(error), path), error)
             raise
         write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
         agents = tuple(agent for agent, _ in results)
@@ -156,7 +155,7 @@ def run_classical(
         drawn = picture(agents[0])
         if drawn is not None:
             (path / "picture.svg").write_text(drawn.svg(), encoding="utf-8")
-        tell(reports, RunEnded("finished", summary["steps"], None, path))
+        send_event(reports, RunEnded("finished", summary["steps"], None, path))
     return ClassicalResult(path, summary, agents)
 
 
@@ -173,7 +172,7 @@ def _one_seed(
     path = folder / "seeds" / str(seed)
     agent = _agent(config, seed)
     done = path / "summary.json"
-    if done.is_file():
+    if done.is_file() and "greedy_return" in json.loads(done.read_text(encoding="utf-8")):
         newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
         if newest is not None:
             load_state(newest)  # refuses a checkpoint of another version

@@ -25,19 +25,19 @@ def summarise(algorithm: str, env: str, runs: Sequence[Mapping[str, Any]]) -> di
         "algorithm": algorithm,
         "env": env,
         "seeds": len(runs),
-        "mean_return": _number(online.mean()),
-        "std_return": _number(online.std(ddof=1)) if several else 0.0,
-        "greedy_return": _number(greedy.mean()),
-        "greedy_return_std": _number(greedy.std(ddof=1)) if several else 0.0,
-        "greedy_return_median": _number(np.median(greedy)),
+        "mean_return": _json_number(online.mean()),
+        "std_return": _json_number(online.std(ddof=1)) if several else 0.0,
+        "greedy_return": _json_number(greedy.mean()),
+        "greedy_return_std": _json_number(greedy.std(ddof=1)) if several else 0.0,
+        "greedy_return_median": _json_number(np.median(greedy)),
         "steps": max(run["steps"] for run in runs),
         "episodes": max(run["episodes"] for run in runs),
         "seconds": round(sum(run["seconds"] for run in runs), 3),
-        "runs": [{key: _number(value) for key, value in run.items()} for run in runs],
+        "runs": [{key: _json_number(value) for key, value in run.items()} for run in runs],
     }
 
 
-def _number(value: Any) -> Any:
+def _json_number(value: Any) -> Any:
     """A plain number; None where it is not finite, as for the online return of a planner."""
     if isinstance(value, int):
         return value

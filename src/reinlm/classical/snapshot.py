@@ -32,7 +32,7 @@ def capture(env: gym.Env[Any, Any], pristine: Snapshot | None = None) -> Snapsho
             if isinstance(value, _CONSTANT):
                 continue
             try:
-                plain = _plain(value)
+                plain = _copied(value)
             except TypeError:
                 return None
             if pristine is None or not _same(plain, pristine[index].get(name, _same)):
@@ -61,7 +61,7 @@ def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
     return layers
 
 
-def _plain(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     """A copy that `reinlm.runs.state` can write. Raises TypeError for what is no value."""
     if isinstance(value, np.str_):
         return str(value)
@@ -72,12 +72,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.random.Generator):
         return {"random generator": copy.deepcopy(value.bit_generator.state)}
     if isinstance(value, deque):
-        return {"deque": [[_plain(item) for item in value], value.maxlen]}
+        return {"deque": [[_copied(item) for item in value], value.maxlen]}
     if isinstance(value, list | tuple):
-        items = [_plain(item) for item in value]
+        items = [_copied(item) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     raise TypeError(type(value).__name__)
 
 

@@ -110,7 +110,7 @@ class ColumnMap:
         return Row(row.where, columns)
 
 
-def resolve(mapping: Mapping[str, str] | None, present: set[str], kind: Kind, source: str) -> ColumnMap:
+def column_map(mapping: Mapping[str, str] | None, present: set[str], kind: Kind, source: str) -> ColumnMap:
     """The user's mapping, with the names of a known layout where the data name no prompt, messages or text.
 
     Raises InputError for a mapping to a column that no row has; it names it, the source and the columns there are.

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reinlm.data.columns import Kind, alternative, check_row, resolve
+from reinlm.data.columns import Kind, alternative, check_row, column_map
 from reinlm.data.config import DataConfig
 from reinlm.data.rows import BadRow, BadRows, Loaded, OnBad, Row
 from reinlm.data.sources import read_source, source_name
@@ -52,7 +52,7 @@ def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[
         else:
             rows.append(item)
     bad_rows.require_some(rows, source)
-    mapping = resolve(config.columns, _present(rows), kind, source)
+    mapping = column_map(config.columns, _present(rows), kind, source)
     mapped: list[Row] = []
     for row in rows:
         try:

@@ -140,11 +140,11 @@ def _checked_reward(reward: Any) -> Reward:
     if reward is None:
         return None
     if isinstance(reward, Mapping):
-        return {str(name): _number(value) for name, value in reward.items()}
-    return _number(reward)
+        return {str(name): _reward_value(value) for name, value in reward.items()}
+    return _reward_value(reward)
 
 
-def _number(value: Any) -> float:
+def _reward_value(value: Any) -> float:
     if not isinstance(value, int | float | np.number | np.bool_):
         raise TypeError(f"a reward of type {type(value).__name__}; allowed are a number, names with numbers, None")
     if not np.isfinite(value):

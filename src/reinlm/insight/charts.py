@@ -126,7 +126,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Entropy",
         (Series("entropy", "policy"),),
-        meaning="How undecided the policy is at each token; exploration lives on it.",
+        meaning="How undecided the policy is at each token; exploration needs it.",
     ),
     Chart(
         "KL divergence",

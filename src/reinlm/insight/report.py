@@ -29,7 +29,7 @@ _TITLES = {
     "classical": "Classical reinforcement learning",
 }
 _LABELS = {"accuracy": "Accuracy, sampling", "greedy": "Accuracy, greedy", "loss": "Loss", "reward": "Reward"}
-_TELLING = ("/accuracy", "/accuracy_low", "/accuracy_high", "/loss", "/reward", "/mean_length")
+_HEADLINE = ("/accuracy", "/accuracy_low", "/accuracy_high", "/loss", "/reward", "/mean_length")
 _FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
 
 
@@ -64,9 +64,10 @@ def write_report(
         subtitle=", then ".join(stage["title"] for stage in read).capitalize(),
         run=runs[0],
         commands=list(dict.fromkeys(run["command"] for run in runs)),
-        finished=any((path / "summary.json").is_file() for path in (folder, read[-1]["path"])),
+        ended=_ended(_first(_json(path / "summary.json") for path in (folder, read[-1]["path"]))),
         headline=_headline(summary, read),
         facts=_facts(summary),
+        notes=[(stage["name"], note) for stage in read for note in stage["run"]["notes"]],
         samples=samples,
         picture=_picture(folder),
         stages=read,
@@ -131,7 +132,7 @@ def _headline(summary: Mapping[str, Any] | None, stages: Sequence[Mapping[str, A
 
 
 def _side(summary: Mapping[str, Any], side: str) -> dict[str, float]:
-    """The figures of one side: `X_before` with `X_before_interval`, or those of the mapping `before` that tell most."""
+    """The figures of one side: `X_before` with `X_before_interval`, or the chief ones of the mapping `before`."""
     figures = {}
     for key, value in summary.items():
         name = key.removesuffix(f"_{side}")
@@ -140,7 +141,7 @@ def _side(summary: Mapping[str, Any], side: str) -> dict[str, float]:
             low_high = summary.get(f"{key}_interval") or ()
             figures |= {f"{name}_{end}": bound for end, bound in zip(("low", "high"), low_high, strict=False)}
     nested = summary.get(side) or {}
-    return figures | {name: value for name, value in nested.items() if name.endswith(_TELLING) and _is_number(value)}
+    return figures | {name: value for name, value in nested.items() if name.endswith(_HEADLINE) and _is_number(value)}
 
 
 def _interval(figures: Mapping[str, float], name: str) -> str:
@@ -169,7 +170,7 @@ def _row(name: str, before: float, after: float, around_before: str = "", around
     fraction = _is_fraction(name)
     change = f"{100 * (after - before):+.1f} points" if fraction else f"{after - before:+.4g}"
     label = _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize())
-    show = _percent if fraction else _number
+    show = _percent if fraction else _number_text
     return {
         "label": label,
         "before": show(before),
@@ -185,10 +186,19 @@ def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts = []
     for key, value in (summary or {}).items():
         if _is_number(value) and not key.endswith(("_before", "_after")):
-            text = _percent(value) if _is_fraction(key) else _number(value)
+            text = _percent(value) if _is_fraction(key) else _number_text(value)
             facts.append((key.replace("_", " "), text))
+    ended, message = _ended(summary), (summary or {}).get("message")
     stopped = (summary or {}).get("stopped")
-    return facts + ([("stopped early", str(stopped))] if stopped else [])
+    return facts + ([(ended, str(message or stopped))] if message or stopped else [])
+
+
+def _ended(summary: Mapping[str, Any] | None) -> str:
+    """How a run ended, as its summary says; summaries of earlier versions only say what stopped it."""
+    if summary is None:
+        return "not finished"
+    ended = str(summary.get("ended", "stopped" if summary.get("stopped") else "finished"))
+    return "stopped early" if ended == "stopped" else ended
 
 
 def _is_fraction(name: str) -> bool:
@@ -203,22 +213,33 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def _samples(path: Path) -> list[dict[str, Any]] | None:
-    """Pairs of answers before and after: from `samples.json`, else from the first and the last step of `rollouts/`."""
+    """Pairs of an earlier and a later answer: from `samples.json`, else from the first and the last step of `rollouts/`."""
     sides = _json(path / "samples.json")
     if sides:
-        before, after = sides.get("before", []), sides.get("after", [])
+        before = [_sample(row, _side_label(row, "before")) for row in sides.get("before", [])]
+        after = [_sample(row, _side_label(row, "after")) for row in sides.get("after", [])]
     else:
         steps = numbered(path / "rollouts", ".jsonl")
         if not steps:
             return None
-        before = [row for _, row in read_lines(steps[0][1])] if len(steps) > 1 else []
-        after = [row for _, row in read_lines(steps[-1][1])]
-    return _pair(list(map(_sample, before)), list(map(_sample, after)))[:MOST_SAMPLES]
+        logged = [steps[0], steps[-1]] if len(steps) > 1 else steps
+        before, *rest = [
+            [_sample(row, f"sampled in step {step:,}") for _, row in read_lines(file)] for step, file in logged
+        ]
+        after = rest[0] if rest else []
+    return _pair(before, after)[:MOST_SAMPLES]
+
+
+def _side_label(row: Mapping[str, Any], side: str) -> str:
+    """When an answer was sampled; `side` where its row does not say the step."""
+    if "step" not in row:
+        return side
+    return f"after step {row['step']:,}" if row["step"] else "before training"
 
 
 def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -240,10 +261,11 @@ def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dic
     return rows
 
 
-def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
+def _sample(row: Mapping[str, Any], when: str) -> dict[str, Any]:
     reward = row["reward"] if _is_number(row.get("reward")) else None
     correct = row.get("correct")
     return {
+        "when": when,
         "answer": _text(row["answer"]) if row.get("answer") is not None else None,
         "prompt": _text(row.get("prompt", "")),
         "completion": _text(row.get("completion", "")),

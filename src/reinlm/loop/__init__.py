@@ -1,5 +1,7 @@
 """The loop that every run shares, the events that it sends, callbacks and trackers. Imports no torch when it is loaded."""
 
+from typing import TYPE_CHECKING
+
 from reinlm.loop import metrics as metrics  # importing the loop declares its metrics
 from reinlm.loop.callbacks import Callback, Control, check_callbacks
 from reinlm.loop.early_stopping import EarlyStopping
@@ -18,8 +20,9 @@ from reinlm.loop.events import (
 )
 from reinlm.loop.interrupts import Interrupted
 from reinlm.loop.loop import Loop, LoopSettings, RunResult
-from reinlm.loop.run import Run, StepContext, StepResult
+from reinlm.loop.run import Run, StepContext, StepReport
 from reinlm.loop.trackers import build_trackers, check_trackers, tracker
+from reinlm.renamed import renamed
 
 __all__ = [
     "BatchPrepared",
@@ -40,7 +43,7 @@ __all__ = [
     "Saved",
     "StepContext",
     "StepEnded",
-    "StepResult",
+    "StepReport",
     "StepStarted",
     "Updated",
     "build_trackers",
@@ -48,3 +51,6 @@ __all__ = [
     "check_trackers",
     "tracker",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(__name__, {"StepResult": "reinlm.loop:StepReport"})

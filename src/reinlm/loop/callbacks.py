@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from reinlm.errors import InputError
+from reinlm.errors import InputError, nearest
 from reinlm.loop.events import (
     BatchPrepared,
     Evaluated,
@@ -24,6 +25,15 @@ from reinlm.loop.events import (
 )
 from reinlm.runs.declarations import is_clock, is_library_name
 
+HANDLERS = {
+    event.handler: ("event", "control")
+    for event in (
+        *(RunStarted, StepStarted, GroupScored, BatchPrepared, Updated),
+        *(Evaluated, StepEnded, Logged, Saved, RunEnded),
+    )
+}
+"""The methods that receive events, and what they are called with."""
+
 _NAME = re.compile(r"[\w./@%()=-]+")
 
 
@@ -34,6 +44,8 @@ class Callback:
     record and checkpoint are written. A callback with state overrides `state_dict` and `load_state_dict`; the state is in
     every checkpoint, so a run that is killed and resumed goes on as if nothing had happened. State that changes in `on_logged`
     or `on_saved` is in the next checkpoint only.
+
+    Methods whose names begin with `on_` are handlers: one that no event has is refused, as are async ones.
 
     A callback that raises ends the run with a `RunError` that names it, after the step was finished without it and saved.
 
@@ -111,6 +123,7 @@ class Control:
     def log(self, name: str, value: float) -> None:
         """Put a metric of one's own into the step's record, beside the library's.
 
+        A value is a number, or a tensor or an array of one element. NaN and infinities are logged; metrics.jsonl has null there.
         `reinlm.declare_metrics` gives it a unit and a meaning, which the report shows.
 
         Raises:
@@ -123,14 +136,14 @@ class Control:
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
             raise InputError(f"{name!r} was logged in this step by {self._requests.by[name]}", hint="take another name")
-        self._requests.logged[name] = _number(f"metric {name!r}", value)
+        self._requests.logged[name] = _checked_number(f"metric {name!r}", value)
         self._requests.by[name] = self._asking
 
     def stop(self, reason: str) -> None:
         """End the run after this step, with an evaluation and a checkpoint. The first reason given counts."""
         self._check_open("stop")
         if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"stop needs a reason to tell, not {reason!r}")
+            raise InputError(f"stop needs a reason, not {reason!r}")
         self._requests.stop = self._requests.stop or reason
 
     def set_learning_rate(self, value: float) -> None:
@@ -143,7 +156,7 @@ class Control:
 
     def _change_rate(self, verb: str, value: float) -> None:
         self._check_open(f"{verb}_learning_rate")
-        number = _number(f"{verb}_learning_rate", value)
+        number = _checked_number(f"{verb}_learning_rate", value)
         if not (math.isfinite(number) and number > 0):
             raise InputError(f"{verb}_learning_rate takes a finite number above 0, not {value!r}")
         self._requests.rates.append((verb, number))
@@ -169,7 +182,8 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks as a tuple.
 
     Raises:
-        InputError: for what is no callback, or for two with state under one name.
+        InputError: for what is no callback, for a handler that no event has, that is async or does not take (event, control),
+            or for two with state under one name.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
@@ -181,6 +195,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 f"callbacks: {callback!r} is a {type(callback).__name__}, not a Callback",
                 hint="derive its class from reinlm.Callback",
             )
+        _check_methods(callback)
     names = [callback.name for callback in callbacks if has_state(callback)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -191,15 +206,40 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+def _check_methods(callback: Callback) -> None:
+    """Refuse handlers that would never be called, or could not be."""
+    given, name = {method for method in dir(callback) if method.startswith("on_")}, type(callback).__name__
+    for method in sorted(given - HANDLERS.keys()):
+        near = nearest(method, HANDLERS)
+        raise InputError(
+            f"callback {name} has a method {method}, and no event has this name",
+            hint=(f"did you mean {near}? " if near else "") + f"Handlers: {', '.join(HANDLERS)}",
+        )
+    for method, arguments in {**HANDLERS, "state_dict": (), "load_state_dict": ("state",)}.items():
+        function = getattr(callback, method)
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise InputError(
+                f"callback {name}: {method} is async, and handlers are called", hint="write def, not async def"
+            )
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            taken = f"({', '.join(('self', *arguments))})"
+            raise InputError(f"callback {name}: {method} cannot be called with {taken}: {error}") from None
+        except ValueError:  # a builtin, which tells no signature
+            continue
+
+
 def has_state(callback: Callback) -> bool:
     """Whether its class keeps something in checkpoints."""
     return type(callback).state_dict is not Callback.state_dict
 
 
-def _number(what: str, value: Any) -> float:
+def _checked_number(what: str, value: Any) -> float:
+    """A number, or a tensor or an array of one element, as a float."""
     if not isinstance(value, bool | str | bytes):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for several elements
             pass
     raise InputError(f"{what} must be a number, not {value!r}")

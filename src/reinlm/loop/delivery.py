@@ -1,4 +1,4 @@
-"""Delivers events to callbacks, keeps a failing one from taking the run's work with it, and holds their state."""
+"""Delivers events to callbacks, notes what a failing one raised until the step is saved, and holds their state."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ class Delivery:
                     state = callback.state_dict()
                 except Exception as error:
                     raise _failure(callback, "state_dict", error) from error
+                if not isinstance(state, dict):
+                    raise RunError(f"callback {type(callback).__name__} returned a state_dict: {state!r} is no dict")
                 try:
                     pack_state(state)
                 except TypeError as error:
@@ -86,8 +88,8 @@ class Delivery:
                 raise _failure(known[name], "load_state_dict", error) from error
 
 
-def tell(callbacks: Sequence[Callback], event: Event, error: BaseException | None = None) -> None:
-    """Send one event. What fails there is noted on `error`, the one that is on its way, or raised where there is none."""
+def send_event(callbacks: Sequence[Callback], event: Event, error: BaseException | None = None) -> None:
+    """Send one event. What fails there is noted on `error`, the one that ends the run, or raised where there is none."""
     delivery = Delivery(callbacks)
     delivery.send(event)
     if delivery.failure is not None and error is None:

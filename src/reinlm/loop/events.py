@@ -1,4 +1,4 @@
-"""What a run tells its callbacks and trackers: frozen events, whose mappings, lists and arrays are read-only views.
+"""What a run sends to its callbacks and trackers: frozen events, whose mappings, lists and arrays are read-only views.
 
 In their order:
 

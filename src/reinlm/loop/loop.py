@@ -1,8 +1,9 @@
-"""The loop of every verb: steps, evaluation, records, checkpoints, early stop, resume, Ctrl-C, events to callbacks."""
+"""The loop of every verb: steps, evaluation, records, checkpoints, early stop, resume, signals, events to callbacks."""
 
 from __future__ import annotations
 
 import shlex
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,20 +11,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reinlm.errors import RunError
 from reinlm.loop.callbacks import Callback, check_callbacks
 from reinlm.loop.delivery import Delivery
 from reinlm.loop.early_stopping import Best, Judge
 from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
 from reinlm.loop.interrupts import Interrupted, Interrupts
 from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
-from reinlm.loop.summary import summarise
+from reinlm.loop.summary import count_updates, summarise
 from reinlm.loop.trackers.console import ConsoleTracker
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.progress import Progress
 from reinlm.runs.schema import RolloutLog
-from reinlm.runs.state import random_states, restore_random_states
+from reinlm.runs.state import copy_state, random_states, restore_random_states
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,10 @@ class Loop:
         self._last_checkpoint = NO_CHECKPOINT
         self._checkpoint_seconds = 0.0
         self._interrupts = Interrupts(progress.say)
+        self._say = progress.say
         self._started = self._ended = False
+        self._failure: Exception | None = None
+        """What an evaluation raised; it is raised once the step is saved."""
 
     @property
     def over(self) -> bool:
@@ -112,9 +117,10 @@ class Loop:
         return self._started and not self._ended
 
     def run(self) -> RunResult:
-        """Train to the end. Raises Interrupted after Ctrl-C, with everything saved."""
+        """Train to the end, also after some steps. Raises Interrupted after Ctrl-C or SIGTERM, with everything saved."""
         with self._guarded():
-            self.start()
+            if not self._started:
+                self.start()
             while not self.over:
                 self.step()
         return self.finish()
@@ -128,6 +134,8 @@ class Loop:
             newest = self.checkpoints.newest() if self.folder.resumed else None
             random = self._restore(newest) if newest is not None else random_states()
             after = self.done if newest is not None else -1
+            if newest is not None and self.over:
+                self._say(self._already_over())
             self._log = MetricsLog(self.folder.path, after_step=after)
             self._rollouts = RolloutLog(self.folder.path, after_step=after)
             self._started = True
@@ -149,11 +157,18 @@ class Loop:
                 self._conclude(0, self._evaluate(0))
                 self._raise_failure()
 
+    def _already_over(self) -> str:
+        if self.stopped is not None:
+            return f"nothing to resume: this run was stopped after step {self.done}: {self.stopped}"
+        return f"this run is finished: all {self.done} steps are made; training.steps=N with a larger N goes on"
+
     def step(self) -> Mapping[str, float]:
         """Make one step, or `stride` of them, and return its metrics as they are logged.
 
         Raises:
-            Interrupted: after Ctrl-C, the step saved. RunError: where the run or a callback fails.
+            Interrupted: after Ctrl-C or SIGTERM, the step saved.
+            RunError: where a callback fails, the step saved. What the run itself raises; the steps before it are saved where
+                the weights had not moved since.
         """
         if not self._started or self._ended or self.over:
             raise RuntimeError("step() comes after start(), while the loop is not over")
@@ -161,36 +176,38 @@ class Loop:
             step = min(self.done + self.settings.stride, self.active_run.total_steps)
             metrics = self._train(step)
             if self._evaluation_due(step):
-                metrics |= self._evaluate(step)
+                metrics |= self._try_to_evaluate(step)
             self.delivery.send(StepEnded(step, metrics))
             logged = self._conclude(step, metrics)
             every = self.settings.save_every
             due = self.over or self._interrupts.asked or bool(every and step % every == 0)
-            if due or self.delivery.failure is not None:
+            if due or self._failed is not None:
                 self._save(step)
             self._raise_failure()
             if self._interrupts.asked and not self.over:
-                raise Interrupted(f"interrupted after step {step}, which is saved; go on with {self._how_to_resume()}")
+                message = f"interrupted after step {step}, which is saved; go on with {self._how_to_resume()}"
+                raise Interrupted(message, self._interrupts.asked)
         return logged
 
     def finish(self) -> RunResult:
-        """Save what is not saved, write summary.json, and end the run; also before its last step."""
+        """Save what is not saved, write summary.json, and end the run; also before its last step.
+
+        Raises:
+            RunError: where updates were tried and every one of them was skipped, since none was finite.
+        """
         if not self._started or self._ended:
             raise RuntimeError("finish() comes once, after start()")
         with self._guarded():
             if self._saved != self.done:
                 self._save(self.done)
-            summary = summarise(
-                read_metrics(self._log.path),
-                kind=self.active_run.kind,
-                steps=self.done,
-                stopped=self.stopped,
-                seconds=self.seconds,
-                checkpoint=str(self.checkpoints.newest()),
-            )
-            self.folder.write_summary(summary)
+            made, skipped = count_updates(read_metrics(self._log.path))
+            if skipped and not made and self.over:
+                raise RunError(
+                    f"all {skipped} updates were skipped, as their loss or gradient was not finite: no weight has changed",
+                    hint="lower optimizer.learning_rate, and check the weights of the model and the rewards",
+                )
             complete = self.done >= self.active_run.total_steps and self.stopped is None
-            self._end("finished" if complete else "stopped", self.stopped)
+            summary = self._end("finished" if complete else "stopped", self.stopped)
             self._raise_failure()
         return RunResult(self.folder.path, summary, self.active_run.policy)
 
@@ -207,9 +224,10 @@ class Loop:
 
     def _train(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        self._latest = None
-        self.delivery.send(StepStarted(step))
-        result = self.active_run.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
+        with self._keeping_what_is_done():
+            self._latest = None
+            self.delivery.send(StepStarted(step))
+            result = self.active_run.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
         self.done = step
         self.stopped = result.stop
         metrics = dict(result.metrics)
@@ -220,9 +238,37 @@ class Loop:
         self.seconds += metrics["step_time"]
         return metrics
 
+    @contextmanager
+    def _keeping_what_is_done(self) -> Iterator[None]:
+        """Save the steps made before where the next one raises, unless its updates have moved the weights already."""
+        if not self.done or self._saved == self.done or self.active_run.version is None:
+            yield
+            return
+        version, latest, state = self.active_run.version, self._latest, self._state()
+        state["callbacks"] = copy_state(state["callbacks"])
+        try:
+            yield
+        except Exception as error:
+            if self.active_run.version == version:
+                try:
+                    path = self._write(state, latest)
+                except Exception as other:  # noqa: BLE001 - the error of the step is the one to raise
+                    error.add_note(f"the steps before could not be saved: {other}")
+                else:
+                    self._say(f"saved the {self.done} steps made before in {path}; go on with {self._how_to_resume()}")
+            raise
+
     def _evaluation_due(self, step: int) -> bool:
         every = self.settings.evaluate_every
         return self.over or bool(every and step % every == 0)
+
+    def _try_to_evaluate(self, step: int) -> dict[str, float]:
+        """As `_evaluate`; what it raises is kept until the step is saved."""
+        try:
+            return {} if self._failure is not None else self._evaluate(step)
+        except Exception as error:  # noqa: BLE001 - the loop raises it once the step is saved
+            self._failure = error
+            return {}
 
     def _evaluate(self, step: int) -> dict[str, float]:
         """Evaluate, and judge the run by what is found."""
@@ -238,7 +284,8 @@ class Loop:
                 self.stopped = self.stopped or self.judge.stop(value, self._best)
         if samples:
             stage = "before" if step == 0 else "after"
-            self.folder.write_samples(**{**self.folder.read_samples(), stage: samples})
+            rows = [{"step": step, **sample} for sample in samples]
+            self.folder.write_samples(**{**self.folder.read_samples(), stage: rows})
         self.delivery.send(Evaluated(step, found, samples))
         return {**found, "time/evaluate": time.perf_counter() - started}
 
@@ -247,7 +294,7 @@ class Loop:
         if self.stopped is None and self.delivery.control.stopping is not None:
             self.stopped = self.delivery.control.stopping
             if not any(name.startswith("eval/") for name in metrics):
-                metrics |= self._evaluate(step)
+                metrics |= self._try_to_evaluate(step)
         asked = self.delivery.take()
         for verb, value in asked.rates:
             change = self.active_run.set_learning_rate if verb == "set" else self.active_run.scale_learning_rate
@@ -259,18 +306,26 @@ class Loop:
         view: Mapping[str, float] = read_only(metrics)
         return view
 
-    def _save(self, step: int) -> None:
-        started = time.perf_counter()
-        state = {
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the model."""
+        return {
             "run": self.active_run.state_dict(),
             "random": random_states(),
             "loop": {"done": self.done, "seconds": self.seconds, "best": asdict(self._best), "stopped": self.stopped},
             "callbacks": self.delivery.state_dict(),
         }
-        path = self.checkpoints.save(step, self.active_run.save, state, metric=self._latest)
-        self._last_checkpoint, self._saved = str(path), step
+
+    def _save(self, step: int) -> None:
+        started = time.perf_counter()
+        self._write(self._state(), self._latest)
         self._checkpoint_seconds = time.perf_counter() - started
-        self.delivery.send(Saved(step, path))
+
+    def _write(self, state: Mapping[str, Any], metric: float | None) -> Path:
+        """Write a checkpoint of the steps made."""
+        path = self.checkpoints.save(self.done, self.active_run.save, state, metric=metric)
+        self._last_checkpoint, self._saved = str(path), self.done
+        self.delivery.send(Saved(self.done, path))
+        return path
 
     def _restore(self, path: Path) -> Mapping[str, Any]:
         """Take back a checkpoint; returns the random states, which are set last."""
@@ -287,22 +342,48 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ how a run ends
 
-    def _raise_failure(self) -> None:
-        if self.delivery.failure is not None:
-            raise self.delivery.failure
+    @property
+    def _failed(self) -> Exception | None:
+        """What is to be raised once the step is saved."""
+        return self._failure or self.delivery.failure
 
-    def _end(self, reason: Reason, message: str | None, error: BaseException | None = None) -> None:
-        """Tell the callbacks, once; what fails there, or failed before, is noted on the error that ends the run."""
-        if self._started and not self._ended:
-            self._ended = True
-            self.delivery.send(RunEnded(reason, self.done, message, self.folder.path))
-            failure = self.delivery.failure
-            if error is not None and failure is not None and failure is not error:
-                error.add_note(str(failure))
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _end(self, reason: Reason, message: str | None, error: BaseException | None = None) -> dict[str, Any]:
+        """Write the summary and call the callbacks, once; what fails there, or failed before, is noted on `error`."""
+        if not self._started or self._ended:
+            return {}
+        self._ended = True
+        summary = self._summary(reason, message)
+        try:
+            self.folder.write_summary(summary)
+        except OSError as other:
+            if error is None:
+                raise
+            error.add_note(f"summary.json was not written: {other}")
+        self.delivery.send(RunEnded(reason, self.done, message, self.folder.path))
+        failure = self.delivery.failure
+        if error is not None and failure is not None and failure is not error:
+            error.add_note(str(failure))
+        return summary
+
+    def _summary(self, reason: Reason, message: str | None) -> dict[str, Any]:
+        return summarise(
+            read_metrics(self._log.path),
+            kind=self.active_run.kind,
+            steps=self.done,
+            ended=reason,
+            message=message,
+            stopped=self.stopped,
+            seconds=self.seconds,
+            checkpoint=None if self._last_checkpoint == NO_CHECKPOINT else self._last_checkpoint,
+        )
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Send RunEnded however the run ends; Ctrl-C becomes an Interrupted that says how to resume. May be nested."""
+        """Send RunEnded however the run ends; a signal becomes an Interrupted that says how to resume. May be nested."""
         with self._interrupts.listen():
             try:
                 yield
@@ -310,10 +391,12 @@ class Loop:
                 self._end("interrupted", str(error), error)
                 raise
             except KeyboardInterrupt:
-                newest = self.checkpoints.newest()
-                kept = f"the newest checkpoint is {newest}" if newest else "no checkpoint was written yet"
+                written = self._last_checkpoint != NO_CHECKPOINT
+                kept = (
+                    f"the newest checkpoint is {self._last_checkpoint}" if written else "no checkpoint was written yet"
+                )
                 message = f"interrupted at once; {kept}; go on with {self._how_to_resume()}"
-                interrupted = Interrupted(message)
+                interrupted = Interrupted(message, self._interrupts.asked or signal.SIGINT)
                 self._end("interrupted", message, interrupted)
                 raise interrupted from None
             except BaseException as error:

@@ -13,13 +13,13 @@ from reinlm.runs.schema import RolloutLog
 NO_CHECKPOINT = "none yet"
 
 
-def _unheard(event: Event) -> None:
+def _ignore(event: Event) -> None:
     """Receives the events of a run that is stepped without a loop."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a run is told with each step.
+    """What a run is given with each step.
 
     Example:
         StepContext(last_checkpoint="runs/x/checkpoints/step_50", rollouts=RolloutLog(…), send=…)
@@ -29,7 +29,7 @@ class StepContext:
     """The newest checkpoint, for error messages."""
     rollouts: RolloutLog | None = None
     """Where samples are written; None where they are kept nowhere."""
-    send: Callable[[Event], None] = _unheard
+    send: Callable[[Event], None] = _ignore
     """Sends an event to the callbacks."""
 
 
@@ -38,11 +38,11 @@ ALONE = StepContext()
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepReport:
     """What a run reports of a step.
 
     Example:
-        StepResult({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
+        StepReport({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
     """
 
     metrics: Mapping[str, float]
@@ -63,7 +63,11 @@ class Run(Protocol):
     @property
     def total_steps(self) -> int: ...
 
-    def step(self, step: int, context: StepContext) -> StepResult:
+    @property
+    def version(self) -> int | None:
+        """Optimizer steps made so far: while it stays the same, so do the weights. None where nothing counts them."""
+
+    def step(self, step: int, context: StepContext) -> StepReport:
         """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:

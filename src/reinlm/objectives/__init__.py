@@ -92,7 +92,7 @@ from reinlm.objectives.temporal import (
     adaptive_lambda,
     discounted_returns,
 )
-from reinlm.objectives.terms import LossTerm, NegativeLogLikelihood, PolicyDistribution
+from reinlm.objectives.terms import EntropyTerm, KLTerm, LossTerm, NegativeLogLikelihood, PolicyDistribution
 from reinlm.objectives.trust_region import conjugate_gradient, full_step, line_search
 from reinlm.objectives.values import Critic, explained_variance, value_loss
 
@@ -112,6 +112,7 @@ __all__ = [
     "Counts",
     "Critic",
     "EntropyBonus",
+    "EntropyTerm",
     "Feedback",
     "Gate",
     "Gated",
@@ -123,6 +124,7 @@ __all__ = [
     "GroupStandardize",
     "K3Filter",
     "KLCov",
+    "KLTerm",
     "Lagrange",
     "Layout",
     "LeaveOneOut",

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What the episodes of one collected batch earned; float64.
+    """What the episodes of one collected batch earned, and beside it what the algorithm made of that; float64.
+
+    Rewards as earned are never overwritten: shaping, costs, a KL in the sequence's reward and filters give `adjusted_rewards`
+    and `adjusted_step_rewards`. Advantages read `effective_rewards` and its kin: the adjusted ones where there are any.
 
     Example: two answers to one prompt, the second wrong, a step reward of 0.5 on the token with flat index 2:
         Feedback(layout, rewards=tensor([1., 0.]), step_rewards=tensor([0.5]), step_tokens=tensor([2]))
@@ -25,9 +28,9 @@ class Feedback:
 
     layout: Layout
     rewards: Float[Tensor, " episodes"]
-    """Outcome reward of every episode; NaN: none was given, so it is out of every statistic and its advantage is 0."""
+    """Outcome reward that every episode earned; NaN: none was given, so it is out of every statistic and its advantage is 0."""
     step_rewards: Float[Tensor, " steps"] | None = None
-    """Process rewards."""
+    """Process rewards that were earned."""
     step_tokens: Int[Tensor, " steps"] | None = None
     """The flat index of the token on which each process reward lands."""
     values: Float[Tensor, " tokens"] | None = None
@@ -37,7 +40,8 @@ class Feedback:
     truncated: Bool[Tensor, " episodes"] | None = None
     """Cut off by a limit, not finished. None: no episode was."""
     token_rewards: Float[Tensor, " tokens"] | None = None
-    """A reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time take it in."""
+    """What the algorithm adds to the reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time
+    take it in."""
     baseline_rewards: Float[Tensor, " groups"] | None = None
     """Outcome reward of the policy's greedy answer to each prompt; NaN: it got none."""
     log_importance: Float[Tensor, " tokens"] | None = None
@@ -48,36 +52,61 @@ class Feedback:
     """log π_teacher of every token, given the same text before it."""
     named_rewards: Mapping[str, Float[Tensor, " episodes"]] | None = None
     """Outcome of every reward function by its name, before weights; NaN: it gave none. What shapers add stands here too,
-    under a name of its own, so that Σ weight · value is `rewards`."""
+    under a name of its own."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
     """The weight of each of `named_rewards`."""
+    adjusted_rewards: Float[Tensor, " episodes"] | None = None
+    """Outcome rewards with shaping, less costs and KL; NaN: out of every statistic. None: as earned."""
+    adjusted_step_rewards: Float[Tensor, " adjusted_steps"] | None = None
+    """Process rewards with shaping, divided as constraints divide outcomes. None: as earned."""
+    adjusted_step_tokens: Int[Tensor, " adjusted_steps"] | None = None
+    """The flat index of the token on which each of them lands."""
 
     def __post_init__(self) -> None:
         names = set(self.named_rewards or ())
         if names != set(self.reward_weights):
             raise ValueError(f"named_rewards {sorted(names)} need a weight each, not {sorted(self.reward_weights)}")
-        if (self.step_rewards is None) != (self.step_tokens is None):
-            raise ValueError(
-                "process rewards need the tokens that they land on: give step_rewards and step_tokens, or neither"
-            )
+        for name in ("step", "adjusted_step"):
+            if (getattr(self, f"{name}_rewards") is None) != (getattr(self, f"{name}_tokens") is None):
+                raise ValueError(
+                    f"process rewards need the tokens that they land on: give {name}_rewards and {name}_tokens, or neither"
+                )
+
+    @property
+    def effective_rewards(self) -> Float[Tensor, " episodes"]:
+        """The outcome rewards that an advantage compares: the adjusted ones, or those earned where nothing adjusts them."""
+        return self.rewards if self.adjusted_rewards is None else self.adjusted_rewards
+
+    @property
+    def effective_step_rewards(self) -> Float[Tensor, " effective_steps"] | None:
+        """The process rewards that an advantage counts; None where there are none."""
+        return self.step_rewards if self.adjusted_step_rewards is None else self.adjusted_step_rewards
+
+    @property
+    def effective_step_tokens(self) -> Int[Tensor, " effective_steps"] | None:
+        """The flat index of the token on which each of them lands."""
+        return self.step_tokens if self.adjusted_step_tokens is None else self.adjusted_step_tokens
+
+    @property
+    def effective_named_rewards(self) -> Mapping[str, Float[Tensor, " episodes"]] | None:
+        """`named_rewards`, NaN for the episodes that are out of every statistic; None where they were not asked for."""
+        if self.named_rewards is None:
+            return None
+        out = self.effective_rewards.isnan()
+        return {name: torch.where(out, torch.nan, outcome) for name, outcome in self.named_rewards.items()}
 
     @property
     def given(self) -> Bool[Tensor, " tokens"]:
-        """Whether the episode of each token got a reward."""
-        return self.layout.expand(~self.rewards.isnan(), "episode")
+        """Whether the episode of each token has a reward that counts."""
+        return self.layout.expand(~self.effective_rewards.isnan(), "episode")
 
     def without(self, episodes: Bool[Tensor, " episodes"]) -> Feedback:
-        """The same with no reward for some episodes, so that they are out of every statistic."""
-        named = {name: torch.where(episodes, torch.nan, x) for name, x in (self.named_rewards or {}).items()}
-        return replace(
-            self,
-            rewards=torch.where(episodes, torch.nan, self.rewards),
-            named_rewards=None if self.named_rewards is None else named,
-        )
+        """The same with some episodes out of every statistic."""
+        return replace(self, adjusted_rewards=torch.where(episodes, torch.nan, self.effective_rewards))
 
     def named(self, name: str, what: str) -> Float[Tensor, " episodes"]:
         """The outcomes of one reward function. Raises ValueError where `what` asks for a reward that there is not."""
-        known = self.named_rewards or {}
+        known = self.effective_named_rewards or {}
         if name not in known:
             raise ValueError(
                 f"{what} reads the reward {name!r}; there are {', '.join(sorted(known)) or 'none by name'}"
@@ -101,7 +130,7 @@ class Advantage:
     sums_rewards: bool = False
     """Whether it sums rewards over time, so that `Feedback.token_rewards` count."""
     reads_rewards: bool = True
-    """Whether the values in `Feedback.rewards` count: where not, nothing that changes them has an effect."""
+    """Whether the values in `Feedback.effective_rewards` count: where not, nothing that adjusts them has an effect."""
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError

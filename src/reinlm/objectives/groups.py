@@ -206,13 +206,13 @@ class GDPO(Advantage):
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         outcome_only(feedback, "gdpo")
-        layout, total = feedback.layout, torch.zeros_like(feedback.rewards)
-        if feedback.named_rewards is None:
+        layout, total = feedback.layout, torch.zeros_like(feedback.effective_rewards)
+        if feedback.effective_named_rewards is None:
             raise ValueError("gdpo standardises each reward function by itself: Feedback.named_rewards is missing")
-        for name, rewards in feedback.named_rewards.items():
+        for name, rewards in feedback.effective_named_rewards.items():
             scores = group_standardize(rewards, layout.group_of_episode, layout.groups, self.epsilon, self.bessel)
             total = total + feedback.reward_weights[name] * scores
-        scored = ~feedback.rewards.isnan() & (layout.count("episode") > 0)
+        scored = ~feedback.effective_rewards.isnan() & (layout.count("episode") > 0)
         return layout.expand(total.new_zeros(total.shape).masked_scatter(scored, whiten(total[scored])), "episode")
 
 
@@ -227,7 +227,7 @@ class LengthWeighted(Advantage):
         outcome_only(feedback, "a length-weighted baseline")
         layout = feedback.layout
         advantages = length_weighted_center(
-            feedback.rewards, layout.count("episode"), layout.group_of_episode, layout.groups
+            feedback.effective_rewards, layout.count("episode"), layout.group_of_episode, layout.groups
         )
         return layout.expand(advantages, "episode")
 
@@ -249,8 +249,10 @@ class GreedyBaseline(Advantage):
             raise ValueError("a greedy baseline needs the rewards of the greedy answers: Feedback.baseline_rewards")
         layout = feedback.layout
         baseline = feedback.baseline_rewards[layout.group_of_episode]
-        difference = feedback.rewards - baseline
-        same = equal(torch.minimum(feedback.rewards, baseline), torch.maximum(feedback.rewards, baseline))
+        difference = feedback.effective_rewards - baseline
+        same = equal(
+            torch.minimum(feedback.effective_rewards, baseline), torch.maximum(feedback.effective_rewards, baseline)
+        )
         return layout.expand(torch.where(same | difference.isnan(), 0.0, difference), "episode")
 
 
@@ -273,7 +275,7 @@ def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = F
 
 def outcome_only(feedback: Feedback, what: str) -> None:
     """Raise ValueError where there are process rewards, which `what` does not know."""
-    if feedback.step_rewards is not None:
+    if feedback.effective_step_rewards is not None:
         raise ValueError(f"{what} compares outcome rewards, and there are step rewards; take group_standardize")
 
 
@@ -281,10 +283,10 @@ def _group_advantages(
     feedback: Feedback, normalize: Callable[[Tensor, Tensor, int], Tensor]
 ) -> Float[Tensor, " tokens"]:
     layout = feedback.layout
-    outcome = normalize(feedback.rewards, layout.group_of_episode, layout.groups)
+    outcome = normalize(feedback.effective_rewards, layout.group_of_episode, layout.groups)
     advantages = layout.expand(outcome, "episode")
-    if feedback.step_rewards is None or feedback.step_tokens is None:
+    if feedback.effective_step_rewards is None or feedback.effective_step_tokens is None:
         return advantages
-    group = layout.index("group")[feedback.step_tokens]
-    normalized = normalize(feedback.step_rewards, group, layout.groups)
-    return advantages + process_advantages(normalized, feedback.step_tokens, layout)
+    group = layout.index("group")[feedback.effective_step_tokens]
+    normalized = normalize(feedback.effective_step_rewards, group, layout.groups)
+    return advantages + process_advantages(normalized, feedback.effective_step_tokens, layout)

@@ -42,10 +42,10 @@ class _Steps:
 def landed_rewards(feedback: Feedback) -> Float[Tensor, " tokens"]:
     """Every reward on its token: the outcome on the last one, process and token rewards on theirs."""
     layout = feedback.layout
-    outcome = torch.where(feedback.rewards.isnan(), 0.0, feedback.rewards)
+    outcome = torch.where(feedback.effective_rewards.isnan(), 0.0, feedback.effective_rewards)
     rewards = torch.where(layout.last("episode"), layout.expand(outcome, "episode"), 0.0)
-    if feedback.step_rewards is not None and feedback.step_tokens is not None:
-        rewards = rewards.index_add(0, feedback.step_tokens, feedback.step_rewards)
+    if feedback.effective_step_rewards is not None and feedback.effective_step_tokens is not None:
+        rewards = rewards.index_add(0, feedback.effective_step_tokens, feedback.effective_step_rewards)
     return rewards if feedback.token_rewards is None else rewards + feedback.token_rewards
 
 
@@ -55,10 +55,12 @@ def _trajectories(feedback: Feedback, name: str, bootstrap: bool) -> _Steps:
     if feedback.values is None:
         raise ValueError(f"{name} needs a critic: Feedback.values is missing")
     never = feedback.truncated is None or not bootstrap
-    cut = torch.zeros_like(feedback.rewards, dtype=torch.bool) if never else cast("Tensor", feedback.truncated)
+    cut = (
+        torch.zeros_like(feedback.effective_rewards, dtype=torch.bool) if never else cast("Tensor", feedback.truncated)
+    )
     if feedback.final_values is None and bool(cut.any()):
         raise ValueError(f"{name} of a truncated episode needs the value of its last state: Feedback.final_values")
-    final = torch.zeros_like(feedback.rewards) if feedback.final_values is None else feedback.final_values
+    final = torch.zeros_like(feedback.effective_rewards) if feedback.final_values is None else feedback.final_values
     last, ends = layout.last("episode"), layout.expand(cut, "episode")
     values = layout.pad(feedback.values, "episode")
     following = layout.unpad(values.roll(-1, dims=0), "episode")
@@ -272,7 +274,7 @@ class Whitened(Advantage):
         if self.by == "token":
             kept = feedback.given
             return advantages.masked_scatter(kept, whiten(advantages[kept], bessel=self.bessel))
-        scored = ~feedback.rewards.isnan() & (layout.count("episode") > 0)
+        scored = ~feedback.effective_rewards.isnan() & (layout.count("episode") > 0)
         episodes = layout.mean(advantages, "episode")
         return layout.expand(episodes.masked_scatter(scored, whiten(episodes[scored], bessel=self.bessel)), "episode")
 

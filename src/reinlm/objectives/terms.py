@@ -1,12 +1,14 @@
-"""What else may stand in the loss of each token, beside gate, KL and entropy bonus."""
+"""What stands in the loss of each token beside the gate: a KL, an entropy bonus, imitation, terms of one's own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from reinlm.objectives.kl import KL
 from reinlm.objectives.registry import choice
 from reinlm.objectives.signals import Signals
 
@@ -16,22 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyDistribution:
-    """What is measured over the policy's whole distribution at each token; each with a gradient, and None where nothing asks."""
+    """What is measured over the policy's whole distribution at each token, with a gradient; only what the algorithm asks for."""
 
     entropy: Float[Tensor, " tokens"] | None = None
     """H of the policy at each token, in nats."""
-    full_kl: Float[Tensor, " tokens"] | None = None
-    """Divergence from the reference over the whole vocabulary, at the state of each token."""
-    full_old_kl: Float[Tensor, " tokens"] | None = None
-    """KL(π_old ‖ π_θ), likewise."""
-    full_teacher_kl: Float[Tensor, " tokens"] | None = None
-    """Divergence from the teacher, likewise."""
+    full_kl: Mapping[str, Float[Tensor, " tokens"]] = field(default_factory=dict)
+    """Anchor ("reference", "old", "teacher") -> divergence from it over the vocabulary at the state of each token, in the
+    direction of the algorithm's KL."""
 
 
 class LossTerm(Protocol):
     """(logprobs [N] with a gradient, signals, distribution) -> a loss of each token, weighed by the token weights as the gate is.
 
-    Its own coefficient is part of it. A slice sees whole sequences, and no more of the step than `signals` says.
+    Its own coefficient is part of it. A slice sees whole sequences, and no more of the step than `signals` says. The result is
+    a floating-point tensor [N].
     """
 
     @property
@@ -45,6 +45,41 @@ class LossTerm(Protocol):
     def __call__(
         self, logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
     ) -> Float[Tensor, " tokens"]: ...
+
+
+@dataclass(frozen=True)
+class KLTerm:
+    """coefficient · the estimate of a KL that is placed in the loss."""
+
+    kl: KL
+    coefficient: float
+    against: str = "old"
+    """Who drew the samples, for the estimators that are multiplied by a ratio."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        sampled = self.kl.anchor == "reference" and self.kl.estimator != "full"
+        return frozenset({"ref_logprobs"}) if sampled else frozenset()
+
+    def __call__(
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
+    ) -> Float[Tensor, " tokens"]:
+        full = distribution.full_kl.get(self.kl.anchor)
+        return self.coefficient * self.kl(logprobs, signals, full, self.against)
+
+
+@dataclass(frozen=True)
+class EntropyTerm:
+    """- coefficient · the entropy of each token."""
+
+    coefficient: float
+    needs = frozenset({"entropy"})
+
+    def __call__(
+        self, logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
+    ) -> Float[Tensor, " tokens"]:
+        assert distribution.entropy is not None  # `Algorithm.loss` has looked
+        return -self.coefficient * distribution.entropy
 
 
 @choice("term", "nll")

@@ -150,10 +150,12 @@ class Length(Builtin):
     def score(self, text: str, length: int, columns: Mapping[str, Any]) -> float:
         if self.target is not None:
             return -min(1.0, abs(length - self.target) / self.target)
+        import torch
+
+        from reinlm.objectives import soft_overlong_penalty
+
         assert self.max is not None
-        if self.margin == 0:
-            return -float(length > self.max)
-        return -min(1.0, max(0.0, (length - (self.max - self.margin)) / self.margin))
+        return float(soft_overlong_penalty(torch.tensor([length]), self.max, self.margin))
 
 
 @part("reward", "math")

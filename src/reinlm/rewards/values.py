@@ -120,24 +120,24 @@ def _entry(value: Any) -> Entry:
     if value is None:
         return None
     if not isinstance(value, StepRewards):
-        number = _number(value)
+        number = _finite_or_none(value)
         return number if number is not None else Failure(f"returned {_SHORT.repr(value)}")
     steps = []
     for step in value.steps:
         token, reward = step
-        number = _number(reward)
+        number = _finite_or_none(reward)
         if number is None:
             return Failure(f"returned the step reward {_SHORT.repr(reward)} on token {_SHORT.repr(token)}")
         if isinstance(token, bool) or not hasattr(token, "__index__"):
             return Failure(f"put a step reward on token {_SHORT.repr(token)}, which is no index")
         steps.append((token.__index__(), number))
-    outcome = None if value.outcome is None else _number(value.outcome)
+    outcome = None if value.outcome is None else _finite_or_none(value.outcome)
     if value.outcome is not None and outcome is None:
         return Failure(f"returned the outcome {_SHORT.repr(value.outcome)} beside its steps")
     return StepRewards(tuple(steps), outcome)
 
 
-def _number(value: Any) -> float | None:
+def _finite_or_none(value: Any) -> float | None:
     """A finite float, or None for what is no number or not finite. Text is no number, even where it reads like one."""
     if isinstance(value, str | bytes):
         return None

@@ -20,7 +20,7 @@ Forward = Callable[[Tensor, Tensor, Tensor | None, RowCache], Tensor]
 
 
 @dataclass(slots=True)
-class Row:
+class RunningAnswer:
     """One answer in flight."""
 
     request: Request
@@ -61,7 +61,7 @@ class Row:
 class Arrival:
     """Rows to join, and for each the line of its prompt in `cache` and in `logits` [lines, V]."""
 
-    rows: Sequence[Row]
+    rows: Sequence[RunningAnswer]
     lines: Sequence[int]
     cache: RowCache
     logits: Tensor
@@ -77,7 +77,7 @@ class Batch:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._rows: list[Row | None] = []
+        self._rows: list[RunningAnswer | None] = []
         self._cache = RowCache()
         self._tokens = self._logits = torch.empty(0)
         self.live = 0
@@ -108,12 +108,12 @@ class Batch:
         self._logits = torch.cat([lines.index_select(0, part.rows) for lines, part in zip(logits, parts, strict=True)])
         self._adopt(rows, parts, unread=0)
 
-    def choose(self, version: int) -> list[tuple[Row, Reason]]:
+    def choose(self, version: int) -> list[tuple[RunningAnswer, Reason]]:
         """Sample a token for every row; the rows that ended with it. Waits for the device once."""
         chosen, scores = sample(self._logits, self._sampling, self._cache.width - self._firsts)
         self._tokens, self._logits = chosen, torch.empty(0)
         tokens, logprobs = chosen.tolist(), scores.tolist()
-        ended: list[tuple[Row, Reason]] = []
+        ended: list[tuple[RunningAnswer, Reason]] = []
         for index, row in enumerate(self._rows):
             if row is None:
                 continue
@@ -148,7 +148,7 @@ class Batch:
         longest = max(row.length for row in self._rows if row is not None)
         return Part(self._cache, self._index(active), self._cache.width - (longest - unread))
 
-    def _adopt(self, rows: Sequence[Row], parts: Sequence[Part], unread: int) -> None:
+    def _adopt(self, rows: Sequence[RunningAnswer], parts: Sequence[Part], unread: int) -> None:
         self._cache = assemble(parts)
         self._rows = list(rows)
         self._count()

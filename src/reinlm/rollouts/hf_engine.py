@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError, RunError
-from reinlm.rollouts.batch import Arrival, Batch, Row
+from reinlm.rollouts.batch import Arrival, Batch, RunningAnswer
 from reinlm.rollouts.cache import Part, RowCache, assemble, check_supported
 from reinlm.rollouts.driver import Driver
 from reinlm.rollouts.protocol import Capabilities, Completion, Reason, Request
@@ -100,7 +100,7 @@ class HFEngine:
         self._strings: dict[tuple[str, ...], StopStrings] = {}
         self._version = 0
         self._asleep = False
-        self._queue: dict[tuple[int, ...], deque[Row]] = {}
+        self._queue: dict[tuple[int, ...], deque[RunningAnswer]] = {}
         self._ids: set[str] = set()
         self._kept: _Prefilled | None = None
         self._batch = Batch(self._device, self._context)
@@ -214,7 +214,7 @@ class HFEngine:
         self._kept = None
         self._batch.clear()
 
-    def _row(self, request: Request) -> Row:
+    def _row(self, request: Request) -> RunningAnswer:
         sampling = request.sampling
         limit, bound = sampling.max_new_tokens, _LENGTH
         if self._context is not None and self._context - len(request.token_ids) < limit:
@@ -222,7 +222,7 @@ class HFEngine:
         strings = None
         if sampling.stop_strings:
             strings = self._strings.setdefault(sampling.stop_strings, StopStrings(sampling.stop_strings, self._text))
-        return Row(request, limit, bound, frozenset(sampling.stop_token_ids), strings)
+        return RunningAnswer(request, limit, bound, frozenset(sampling.stop_token_ids), strings)
 
     def _check_prompt(self, request: Request) -> None:
         count = len(request.token_ids)
@@ -253,7 +253,7 @@ class HFEngine:
             return []
         arrivals = []
         fresh: list[tuple[int, ...]] = []
-        rows: list[Row] = []
+        rows: list[RunningAnswer] = []
         lines: list[int] = []
         longest = 0
         for prompt in list(self._queue):
@@ -277,7 +277,7 @@ class HFEngine:
             arrivals.append(Arrival(rows, lines, cache, logits))
         return arrivals
 
-    def _take(self, prompt: tuple[int, ...], room: int) -> list[Row]:
+    def _take(self, prompt: tuple[int, ...], room: int) -> list[RunningAnswer]:
         waiting = self._queue[prompt]
         taken = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if not waiting:

@@ -18,7 +18,8 @@ from reinlm.rollouts.protocol import Request
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
-_CHUNK = 1 << 23  # entries of [rows, V] worked on at once: 64 MiB in float64
+CHUNK = 1 << 23
+"""Entries of [rows, V] that are worked on at once: 64 MiB in float64."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +70,22 @@ def noise_key(seed: int, request_id: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def uniform(keys: Tensor, positions: Tensor) -> Tensor:
+def uniform(keys: Tensor, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """One uniform number in [0, 1) for every (key, position): splitmix64 of a counter (Steele, Lea, Flood 2014).
 
     Args:
         keys: [R] int64, from `noise_key`.
         positions: [R] int64, index of the token in its answer, from 0.
+        dtype: float64, or float32; None takes float64 where the device has it.
 
     Returns:
-        [R] float64 with 53 bits, or float32 with 24 bits where the device has no float64.
+        [R] float64 with 53 bits, or float32 with 24 bits.
     """
     x = keys + (positions + 1) * _GOLDEN  # int64 arithmetic wraps, which is what the generator wants
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     x = x ^ _shift(x, 31)
-    wide = _widest(keys.device)
+    wide = dtype or _widest(keys.device)
     bits = 53 if wide == torch.float64 else 24
     return _shift(x, 64 - bits).to(wide) * 2.0**-bits
 
@@ -114,17 +116,18 @@ def log_distribution(logits: Tensor, rows: RowSampling) -> Tensor:
     return torch.where(truncated, logprobs.masked_fill(~kept, -math.inf).log_softmax(-1), logprobs)
 
 
-def sample(logits: Tensor, rows: RowSampling, positions: Tensor) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, rows: RowSampling, positions: Tensor, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
     """One token for every row, and its log-probability under the distribution that it was sampled from.
 
     Args:
         logits: [R, V].
         positions: [R] int64, index of the token in its answer.
+        chunk: entries of [R, V] that are worked on at once; the result does not depend on it.
 
     Returns:
         tokens [R] int64, logprobs [R] float32.
     """
-    size = max(1, _CHUNK // logits.shape[-1])
+    size = max(1, chunk // logits.shape[-1])
     if logits.shape[0] <= size:
         return _sample(logits, rows, positions)
     parts = zip(logits.split(size), rows.split(size), positions.split(size), strict=True)

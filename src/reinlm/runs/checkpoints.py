@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from reinlm.errors import InputError
+from reinlm.errors import InputError, error_line
 from reinlm.runs.files import remove, sync, sync_tree, write_atomic, write_json
 from reinlm.runs.metrics import numbered
-from reinlm.runs.state import read_state, write_state
+from reinlm.runs.state import check_tensors, read_state, write_state
 
 CHECKPOINT_VERSION = 2
 MANIFEST = "checkpoint.json"
@@ -71,13 +71,11 @@ class Checkpoints:
         return final
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that is whole, or None. A damaged one is passed over with a warning."""
-        for _, path in reversed(numbered(self.folder)):
-            defect = _defect(path)
-            if defect is None:
-                return path
+        """As `newest_checkpoint`, with a warning for each damaged one that is passed over."""
+        found, damaged = newest_checkpoint(self.folder)
+        for path, defect in damaged.items():
             warnings.warn(f"{path} is passed over: {defect}", stacklevel=2)
-        return None
+        return found
 
     def best(self) -> Path | None:
         """The checkpoint with the best metric, the earliest among equals; None where none has one."""
@@ -133,33 +131,56 @@ class Checkpoints:
             remove(path)
 
 
+def newest_checkpoint(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint in `checkpoints/` that can be read, None before the first; and why newer ones cannot be.
+
+    Raises:
+        InputError: where there are checkpoints and none of them can be read, or one of another version comes first.
+    """
+    damaged: dict[Path, str] = {}
+    for _, path in reversed(numbered(folder)):
+        defect = _defect(path) or _unreadable(path)
+        if defect is None:
+            return path, damaged
+        damaged[path] = defect
+    if damaged:
+        reasons = "; ".join(f"{path.name}: {defect}" for path, defect in damaged.items())
+        raise InputError(
+            f"no checkpoint in {folder} can be read ({reasons})",
+            hint="put the files back from a copy, or start anew with --overwrite (overwrite=True) or in another folder",
+        )
+    return None, damaged
+
+
 def load_state(path: Path) -> dict[str, Any]:
     """The trainer's state in a checkpoint, tensors on the CPU.
 
     Raises:
-        InputError: where there is no checkpoint, or one of another version.
+        InputError: where there is no checkpoint, one of another version, or one that cannot be read.
     """
-    path = resolve(path)
+    path = linked_folder(path)
     manifest = _manifest(path)
     if manifest is None:
         raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
-    if manifest["version"] != CHECKPOINT_VERSION:
+    _check_version(path, manifest)
+    try:
+        return read_state(path)
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{path} has checkpoint version {manifest['version']}, not {CHECKPOINT_VERSION}",
-            hint="resume with the version of reinlm that wrote it",
-        )
-    return read_state(path)
+            f"the trainer's state in {path} cannot be read: {error_line(error)}",
+            hint="remove this checkpoint to go on from the one before it",
+        ) from None
 
 
 def load_step(path: Path) -> int:
     """The number of updates made when the checkpoint was written."""
-    manifest = _manifest(resolve(path))
+    manifest = _manifest(linked_folder(path))
     if manifest is None:
         raise InputError(f"{path} is not a checkpoint", hint=f"a checkpoint is a folder with {MANIFEST}")
     return int(manifest["step"])
 
 
-def resolve(path: Path) -> Path:
+def linked_folder(path: Path) -> Path:
     """The folder meant by `checkpoints/last` where links could not be made and `last` is a file that names it."""
     path = Path(path)
     if path.name in ("last", "best") and path.is_file():
@@ -176,12 +197,35 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return manifest if isinstance(manifest, dict) and {"version", "step", "files"} <= manifest.keys() else None
+    known = isinstance(manifest, dict) and {"version", "step", "files"} <= manifest.keys()
+    return manifest if known and isinstance(manifest["files"], dict) else None
 
 
 def _metric(path: Path) -> float | None:
     metric = (_manifest(path) or {}).get("metric")
     return metric if metric is not None and math.isfinite(metric) and _defect(path) is None else None
+
+
+def _check_version(path: Path, manifest: Mapping[str, Any]) -> None:
+    if manifest["version"] != CHECKPOINT_VERSION:
+        raise InputError(
+            f"{path} has checkpoint version {manifest['version']}, not {CHECKPOINT_VERSION}",
+            hint="resume with the version of reinlm that wrote it",
+        )
+
+
+def _unreadable(path: Path) -> str | None:
+    """What is wrong with the contents of a whole checkpoint: its JSON, and the headers of its tensors."""
+    _check_version(path, _manifest(path) or {})
+    for name in (_manifest(path) or {})["files"]:
+        try:
+            if name.endswith(".json"):
+                json.loads((path / name).read_text(encoding="utf-8"))
+            elif name.endswith(".safetensors"):
+                check_tensors(path / name)
+        except ValueError as error:
+            return f"{name} is damaged: {error_line(error)}"
+    return None
 
 
 def _defect(path: Path) -> str | None:

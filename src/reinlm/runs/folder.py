@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
@@ -16,12 +17,14 @@ from typing import Any
 import reinlm
 from reinlm.config import differences, dump_yaml, parse_yaml, redact
 from reinlm.errors import InputError
+from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
+CHECKPOINTS = "checkpoints"
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -33,14 +36,15 @@ class RunFolder:
     run.json         schema version, kind, command, versions, when it was created and resumed
     metrics.jsonl, metrics_info.json, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
 
-    Make one with `create`. It is a context manager: leaving it gives the folder's lock back.
+    Make one with `create`. It is a context manager: leaving it gives the folder's lock back, as `close` does and as happens
+    where nothing refers to it any longer.
     """
 
     def __init__(self, path: Path, *, resumed: bool, lock: int | None) -> None:
         self.path = path
         self.resumed = resumed
         """Whether the run goes on from what an earlier process left."""
-        self._lock = lock
+        self._unlock = weakref.finalize(self, _release, lock)
 
     @staticmethod
     def check(
@@ -53,12 +57,24 @@ class RunFolder:
         may_change: Iterable[str] = (),
     ) -> None:
         """Raise what `create` would raise, and touch nothing: for before a model is loaded."""
+        _check_free(Path(path))
+        RunFolder._check(path, kind, config, resume, overwrite, may_change)
+
+    @staticmethod
+    def _check(
+        path: str | Path,
+        kind: str,
+        config: Mapping[str, Any],
+        resume: bool,
+        overwrite: bool,
+        may_change: Iterable[str],
+    ) -> None:
         path = Path(path)
         if resume and overwrite:
             raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
         _check_place(path)
         if resume:
-            _check_resume(path, kind, _plain(config), tuple(may_change))
+            _check_resume(path, kind, _storable(config), tuple(may_change))
         elif _contents(path):
             known = (path / RUN_FILE).is_file()
             if overwrite and not known:
@@ -97,15 +113,16 @@ class RunFolder:
             notes: what a user should know of the run, for run.json and the report.
 
         Raises:
-            InputError: for a folder that exists, is no run folder, differs, or is in use by another process.
+            InputError: for a folder that exists, is no run folder, differs, is in use by another run, or whose checkpoints
+                cannot be read.
         """
-        path, config, may_change = Path(path), _plain(config), tuple(may_change)
+        path, config, may_change = Path(path), _storable(config), tuple(may_change)
         cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
         path.mkdir(parents=True, exist_ok=True)
         lock = _acquire(path)
         try:
             # Another process may have made the folder between the first look and the lock.
-            cls.check(path, kind=kind, config=config, resume=resume, overwrite=overwrite, may_change=may_change)
+            cls._check(path, kind, config, resume, overwrite, may_change)
             if overwrite:
                 _empty(path)
             _describe(path, kind, config, command, notes, resume=resume)
@@ -117,7 +134,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """Where `Checkpoints` lie."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def read_config(self) -> dict[str, Any]:
         """What config.yaml holds: everything resolved, secrets redacted."""
@@ -146,8 +163,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back. The folder stays as it is."""
-        _release(self._lock)
-        self._lock = None
+        self._unlock()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -203,10 +219,12 @@ def _check_resume(path: Path, kind: str, config: dict[str, Any], may_change: tup
     changed = [line for line in differences(old, config) if not _allowed(line, may_change)]
     if changed:
         more = f" (and {len(changed) - 1} more: {'; '.join(changed[1:])})" if changed[1:] else ""
+        key = changed[0].partition(": ")[0]
         raise InputError(
             f"cannot resume {path} with a changed configuration: {changed[0]}{more}",
-            hint="resume with the configuration in its config.yaml, or start another run",
+            hint=f"leave {key} out, to resume with what {path / CONFIG_FILE} holds, or start another run in another folder",
         )
+    newest_checkpoint(path / CHECKPOINTS)
 
 
 def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
@@ -252,7 +270,7 @@ def _describe(
     write_atomic(path / CONFIG_FILE, title + dump_yaml(config))
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def _storable(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as it is stored and compared: redacted, and nothing that YAML could not hold."""
 
     def plain(value: Any) -> Any:
@@ -275,8 +293,42 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def _check_free(path: Path) -> None:
+    """Raises InputError where another run holds the folder's lock."""
+    if (path / LOCK_FILE).is_file() and os.access(path / LOCK_FILE, os.W_OK):
+        descriptor = _lock(path)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _in_use(path: Path, owner: str) -> InputError:
+    if owner == str(os.getpid()):
+        return InputError(
+            f"{path} is being written by another run of this process",
+            hint="end that one first (trainer.close()), or give another folder",
+        )
+    return InputError(
+        f"{path} is being written by another process ({owner or 'unknown'})",
+        hint="wait for it to end, or give another folder",
+    )
+
+
 def _acquire(path: Path) -> int | None:
     """Hold the folder's lock until `_release` or the end of the process; None where the system has no such lock."""
+    descriptor = _lock(path)
+    if descriptor is None:
+        return None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    if not _registered:
+        os.register_at_fork(after_in_child=_forget)
+        _registered.append(True)
+    _held.add(descriptor)
+    return descriptor
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the lock. Raises InputError where another one holds it."""
     try:
         import fcntl
     except ImportError:
@@ -287,19 +339,10 @@ def _acquire(path: Path) -> int | None:
     except BlockingIOError:
         owner = os.read(descriptor, 20).decode(errors="replace").strip()
         os.close(descriptor)
-        raise InputError(
-            f"{path} is being written by another process ({owner or 'unknown'})",
-            hint="wait for it to end, or give another folder",
-        ) from None
+        raise _in_use(path, owner) from None
     except OSError:  # some network file systems know no locks
         os.close(descriptor)
         return None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    if not _registered:
-        os.register_at_fork(after_in_child=_forget)
-        _registered.append(True)
-    _held.add(descriptor)
     return descriptor
 
 

@@ -173,7 +173,7 @@ class MetricsLog:
         """
         if step <= self.last_step:
             raise ValueError(f"step {step} cannot follow step {self.last_step} in {self.path}")
-        numbers = {name: _number(name, value) for name, value in values.items() if name != "step"}
+        numbers = {name: _metric_value(name, value) for name, value in values.items() if name != "step"}
         numbers.setdefault("time", time.time())
         self._describe(numbers.keys() - self._logged)
         record = {"step": step, **json_safe(numbers)}
@@ -200,7 +200,7 @@ class MetricsLog:
         self.last_step = kept[-1]["step"] if kept else -1
 
 
-def _number(name: str, value: Any) -> float:
+def _metric_value(name: str, value: Any) -> float:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     try:

@@ -135,6 +135,12 @@ _UNPACK: dict[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
 }
 
 
+def copy_state(tree: Any) -> Any:
+    """A copy that shares no memory with what `pack_state` takes; tensors without gradient, on the CPU."""
+    packed, tensors = pack_state(tree)
+    return unpack_state(packed, {name: tensor.clone() for name, tensor in tensors.items()})
+
+
 def _tag(kind: str, value: Any) -> dict[str, Any]:
     return {"$": kind, "v": value}
 
@@ -148,11 +154,23 @@ def write_state(folder: Path, state: Mapping[str, Any], name: str = "trainer_sta
     save_file(tensors, folder / f"{name}.safetensors")
 
 
+def check_tensors(file: Path) -> None:
+    """Read the header of a safetensors file. Raises ValueError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
 def read_state(folder: Path, name: str = "trainer_state") -> dict[str, Any]:
-    """The state that `write_state` wrote, tensors on the CPU."""
+    """The state that `write_state` wrote, tensors on the CPU. Raises ValueError or LookupError for damaged files."""
     from safetensors.torch import load_file
 
     tree = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    check_tensors(folder / f"{name}.safetensors")
     return dict(unpack_state(tree, load_file(folder / f"{name}.safetensors")))
 
 

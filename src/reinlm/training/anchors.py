@@ -1,4 +1,4 @@
-"""The frozen models beside the policy: the reference of a KL, and a teacher."""
+"""The frozen models beside the policy: the reference of a KL, a teacher, and the policy as it was before a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from reinlm.algorithms import Algorithm
 from reinlm.config import Config
 from reinlm.errors import InputError
-from reinlm.models import Anchor, ModelConfig, Policy, Reference, TokenModel
+from reinlm.models import Anchor, ModelConfig, Policy, Reference, TokenModel, same_model
 from reinlm.training.critic import same_tokens
 
 
@@ -99,6 +99,25 @@ class Anchors:
                 )
         if self.reference is not None and state["reference"] is not None:
             self.reference.load_state_dict(state["reference"])
+
+
+class OldPolicy:
+    """The policy as it was before a batch's first update, as an anchor for divergences over the whole vocabulary."""
+
+    def __init__(self, model: TokenModel) -> None:
+        if hasattr(model.lm, "disable_adapter"):
+            raise InputError(
+                "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have",
+                hint="take estimator=k3, or train without an adapter",
+            )
+        frozen = TokenModel(same_model(model.lm), packing=model.packing, chunk_tokens=model.chunk_tokens)
+        self.anchor = Anchor(frozen)
+
+    @torch.no_grad()
+    def take(self, model: TokenModel) -> None:
+        """Take the weights as they are now."""
+        for kept, current in zip(self.anchor.model.lm.parameters(), model.lm.parameters(), strict=True):
+            kept.copy_(current)
 
 
 def fingerprint(model: torch.nn.Module) -> str:

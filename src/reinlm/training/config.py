@@ -261,20 +261,20 @@ def as_path(value: Any) -> Any:
 
 def dump(config: VerbConfig) -> dict[str, Any]:
     """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
-    tree: dict[str, Any] = _plain({name: getattr(config, name) for name in type(config).model_fields})
+    tree: dict[str, Any] = _dumped({name: getattr(config, name) for name in type(config).model_fields})
     return tree
 
 
-def _plain(value: Any) -> Any:
+def _dumped(value: Any) -> Any:
     if isinstance(value, Config):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return {name: _dumped(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _dumped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         if value and all(isinstance(item, Mapping) for item in value) and len(str(value)) > _LONG:
             digest = hashlib.sha256(json.dumps(list(value), sort_keys=True, default=repr).encode()).hexdigest()
             return f"<{len(value)} rows given in Python, sha256 {digest[:16]}>"
-        return [_plain(item) for item in value]
+        return [_dumped(item) for item in value]
     if callable(value):
         return f"<{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))} given in Python>"
     return value

@@ -31,7 +31,7 @@ LOGPROBS = Want()
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a loss function is told about the sequences of one pass.
+    """What a loss function is given about the sequences of one pass.
 
     Example: the sequences 4 and 1 of the step's batch:
         MicroBatch(batch=step.select(tensor([4, 1])), sequences=tensor([4, 1]))
@@ -53,7 +53,7 @@ class Pass:
     loss: float
     metrics: MetricSums
     tokens: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per-token quantities [N] that the loss function told of, by name; on the CPU."""
+    """Per-token quantities [N] that the loss function returned, by name; on the CPU."""
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ class Optimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.torch.load_state_dict(state.get("optimizer", state.get("adamw")))
+        self.torch.load_state_dict(state["optimizer"])
         self._shard_state()
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])

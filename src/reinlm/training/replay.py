@@ -19,30 +19,45 @@ class ReplayConfig(Config):
     groups: int = Field(ge=1)
     """Groups mixed into each batch, drawn at random; fewer while there are fewer."""
     age: int = Field(4, ge=1)
-    """Steps after which a group is too old to be mixed in."""
+    """A group is too old once the policy is more than this many steps' updates ahead of its oldest token's version."""
 
 
 class Replay:
-    """Groups of the last steps; `draw` takes some of them at random, each at most once a draw."""
+    """Groups that the policy has not moved far from; `draw` takes some of them at random, each at most once a draw.
 
-    def __init__(self, config: ReplayConfig, seed: int) -> None:
+    Args:
+        updates: optimizer steps that a step of the run makes at most: what a step of `age` counts for.
+    """
+
+    def __init__(self, config: ReplayConfig, seed: int, updates: int) -> None:
         self.config = config
         self.seed = seed
-        self.kept: list[tuple[int, ScoredGroup]] = []
-        """(step that sampled it, group)."""
+        self.updates = updates
+        self.kept: list[ScoredGroup] = []
 
-    def draw(self, step: int) -> list[ScoredGroup]:
-        """As many groups as the configuration asks for, none of them too old; fewer where there are fewer."""
-        self.kept = [(made, group) for made, group in self.kept if step - made <= self.config.age]
+    def draw(self, step: int, version: int) -> list[ScoredGroup]:
+        """As many groups as the configuration asks for, none of them too old; fewer where there are fewer.
+
+        Args:
+            version: of the policy: optimizer steps made before this step.
+        """
+        oldest = version - self.config.age * self.updates
+        self.kept = [group for group in self.kept if oldest_version(group) >= oldest]
         chosen = random.Random(f"{self.seed}/{step}/replay")
-        return [group for _, group in chosen.sample(self.kept, min(self.config.groups, len(self.kept)))]
+        return chosen.sample(self.kept, min(self.config.groups, len(self.kept)))
 
-    def add(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        self.kept += [(step, group) for group in groups]
+    def add(self, groups: Sequence[ScoredGroup]) -> None:
+        self.kept += groups
 
     def state_dict(self) -> dict[str, Any]:
-        rows, columns = pack_groups([group for _, group in self.kept])
-        return {"steps": [step for step, _ in self.kept], "rows": rows, "columns": columns}
+        rows, columns = pack_groups(self.kept)
+        return {"rows": rows, "columns": columns}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.kept = list(zip(state["steps"], unpack_groups(state["rows"], state["columns"]), strict=True))
+        self.kept = unpack_groups(state["rows"], state["columns"])
+
+
+def oldest_version(group: ScoredGroup) -> int:
+    """The policy version of a group's oldest token: optimizer steps made before it. 0 where no token has a version."""
+    known = [rollout.versions for rollout in group.group.rollouts]
+    return min((versions[0] for versions in known if versions is not None), default=0)

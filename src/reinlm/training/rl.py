@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
-from reinlm.algorithms.filters import with_first_reward
-from reinlm.algorithms.shapers import shaped
 from reinlm.batches import TokenBatch, feedback, token_batch
+from reinlm.composition import MixedOutcomes, shaped, with_first_reward
+from reinlm.composition.filters import SUM
 from reinlm.data import Examples, RowOrder
-from reinlm.errors import InputError
-from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepResult, Updated
+from reinlm.errors import InputError, unknown
+from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepReport, Updated
 from reinlm.models import Policy, TokenModel
+from reinlm.objectives import Feedback
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
+from reinlm.rewards.spec import read_spec
 from reinlm.rollouts import Collected, Episodes, Source, check_trainable
 from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
@@ -28,12 +30,12 @@ from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.policy import TrainsPolicy
+from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
 from reinlm.training.sampled import sampled_metrics, unrewarded_metrics
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
-from reinlm.training.update import Prepared, Updater, UpdateSettings
-from reinlm.training.update import Updated as BatchUpdated
+from reinlm.training.update import Updater, UpdateResult, UpdateSettings
 
 SMALLEST_MINIBATCH = 8
 """Groups that are left to an update, at least, where the number of updates is the algorithm's."""
@@ -91,7 +93,8 @@ class RLRun(TrainsPolicy):
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
         )
-        self.replay = Replay(settings.replay, config.seed) if settings.replay else None
+        updates = self.updates.passes * self.updates.minibatches
+        self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
         self.tokens = 0
         self._say = say
         self._said: set[str] = set()
@@ -123,13 +126,19 @@ class RLRun(TrainsPolicy):
         return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors, text=text)
 
     @property
+    def version(self) -> int:
+        """Optimizer steps made, of policy and critic."""
+        critic = self.updater.critic
+        return self.updater.learner.version + (critic.learner.version if critic else 0)
+
+    @property
     def state(self) -> AlgorithmState:
         """What moves while the algorithm runs."""
         return self.updater.state
 
     # ------------------------------------------------------------------------------------------ a step
 
-    def step(self, step: int, context: StepContext) -> StepResult:
+    def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
         self.engine.update(None, self.state.updates)
         self._set_sampling(step)
@@ -138,16 +147,17 @@ class RLRun(TrainsPolicy):
         for group in collected.sampled:
             context.send(GroupScored(step, group))
         self._say_missing(step, collected)
-        metrics = self._sampled(collected)
+        names = reward_names(collected.sampled, self.rewards)
+        metrics = self._sampled(collected, names)
         trained = 0
         if collected.kept:
-            earlier = self.replay.draw(step) if self.replay else []
+            earlier = self.replay.draw(step, self.state.updates) if self.replay else []
             groups = [
                 shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
             ]
             batch = token_batch(groups)
             with phases("score"):
-                earned = self._feedback(groups, batch)
+                earned = self._feedback(groups, batch, names)
                 prepared, found = self.updater.prepare(batch, earned)
             context.send(BatchPrepared(step, batch.sequences, batch.tokens, tuple(groups), prepared.advantages.numpy()))
             with phases("update"):
@@ -159,12 +169,12 @@ class RLRun(TrainsPolicy):
             trained = int(batch.layout.expand(prepared.trained, "episode").sum())
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
-                self.replay.add(step, collected.kept)
-            self._log(step, context, groups, _log_columns(earned.rewards, prepared, updated))
+                self.replay.add(collected.kept)
+            self._log(step, context, groups, _log_columns(prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})
         metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
-        return StepResult(metrics, stop=collected.nothing_left)
+        return StepReport(metrics, stop=collected.nothing_left)
 
     def _say_missing(self, step: int, collected: Collected) -> None:
         """Say once in a run why episodes have no reward: what failed first, or how those without one ended."""
@@ -191,8 +201,8 @@ class RLRun(TrainsPolicy):
         own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
         return own or self.source.episodes.sampling.max_new_tokens
 
-    def _sampled(self, collected: Collected) -> dict[str, float]:
-        metrics = sampled_metrics(collected.sampled, reward_names(collected.sampled, self.rewards))
+    def _sampled(self, collected: Collected, names: Sequence[str]) -> dict[str, float]:
+        metrics = sampled_metrics(collected.sampled, names)
         if needs_rewards(self.algorithm):
             metrics |= unrewarded_metrics(collected.sampled)
         sampling = self.source.episodes.sampling
@@ -206,9 +216,10 @@ class RLRun(TrainsPolicy):
             "groups/dropped": float(len(collected.sampled) - len(collected.kept)),
         }
 
-    def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch) -> Any:
-        named = [*reward_names(groups, self.rewards)] if self.algorithm.needs_named_rewards else []
-        return feedback(groups, batch.layout, names=named, default=None if needs_rewards(self.algorithm) else 0.0)
+    def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch, names: Sequence[str]) -> Feedback:
+        named = names if self.algorithm.needs_named_rewards else ()
+        default = None if needs_rewards(self.algorithm) else 0.0
+        return feedback(groups, batch.layout, names=named, default=default)
 
     def _log(
         self, step: int, context: StepContext, groups: Sequence[ScoredGroup], columns: Mapping[str, Tensor]
@@ -272,10 +283,11 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     return {"rewards/shaping/mean": sum(given) / len(given)} if given else {}
 
 
-def _log_columns(earned: Tensor, prepared: Prepared, updated: BatchUpdated) -> dict[str, Tensor]:
-    """What an update made of each token, with its advantage, value and return."""
-    layout, charged = prepared.feedback.layout, prepared.feedback
-    skipped = torch.where(earned.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
+def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]:
+    """What an update made of each token, with its advantage, value and return, and the adjusted reward of its episode."""
+    feedback, layout = prepared.feedback, prepared.feedback.layout
+    adjusted = feedback.adjusted_rewards
+    skipped = torch.where(feedback.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
     mask, weight = layout.expand(skipped, "episode"), updated.tokens.get("weight")
     if weight is not None:
         mask = torch.where((mask == TRAINED) & weight.isnan(), NOT_REACHED, mask)
@@ -286,9 +298,10 @@ def _log_columns(earned: Tensor, prepared: Prepared, updated: BatchUpdated) -> d
         "old_logprobs": prepared.old,
         "ref_logprobs": prepared.ref,
         "teacher_logprobs": prepared.teacher,
-        "values": charged.values,
+        "values": feedback.values,
         "returns": prepared.returns,
-        "token_rewards": charged.token_rewards,
+        "token_rewards": feedback.token_rewards,
+        "adjusted_rewards": None if adjusted is None else layout.expand(adjusted, "episode"),
         "mask": mask,
     }
     return {name: values for name, values in columns.items() if values is not None}
@@ -328,8 +341,25 @@ def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
             f"model.lora.dropout {config.model.lora.dropout} has no effect: RL scores what was sampled, without dropout",
             hint="set model.lora.dropout=0",
         )
+    _check_reward_names(config, algorithm)
     _check_updates(config, algorithm)
     _check_models(config, algorithm)
+
+
+def _check_reward_names(config: RLConfig, algorithm: Algorithm) -> None:
+    """Refuse constraints and filters on rewards that the recipe does not have.
+
+    A constraint bounds outcomes, which reward functions and shapers give: an environment's rewards land on single turns.
+    """
+    functions = [choice.name for choice in read_spec(config.reward.functions)] if config.reward else []
+    outcomes = [*functions, *(shaper.name for shaper in algorithm.shapers)]
+    for constraint in algorithm.constraints:
+        if constraint.reward not in outcomes:
+            raise unknown("reward function in a constraint:", constraint.reward, outcomes)
+    asked = [item.reward for item in algorithm.filters if isinstance(item, MixedOutcomes) and item.reward is not None]
+    for name in asked if config.environment == "question" else ():
+        if name not in {SUM, *functions}:
+            raise unknown("reward in the filter mixed_outcomes:", name, [*functions, SUM])
 
 
 def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:

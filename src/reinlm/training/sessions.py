@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,8 @@ from reinlm.records import Task
 from reinlm.rewards import RewardSet, build_rewards
 from reinlm.rollouts import Engine, Episodes, SamplingConfig, build_engine
 from reinlm.runs import Progress, RunFolder
+from reinlm.runs.checkpoints import load_step, newest_checkpoint
+from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import RLConfig, SFTConfig, VerbConfig, dump
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.policy import training_policy
@@ -39,8 +41,8 @@ from reinlm.training.sft import SFTRun
 class Session(ABC):
     """A run that is loaded and ready: `train()` runs it to its end, `step()` makes one step of it.
 
-    What needs no model is checked before a model is loaded. Use it as a context manager, or call `close()`, where it is not
-    run to its end.
+    What needs no model is checked before a model is loaded; the run's folder is made by the first step. Use it as a context
+    manager, or call `close()`, where it is not run to its end. A step that raises closes it.
 
     Args:
         config: all that is configured.
@@ -71,12 +73,17 @@ class Session(ABC):
         self.progress = progress or Progress(quiet=True)
         self.notes: list[str] = []
         """What a user should know of the run: in the console, run.json and the report."""
+        self._loop: Loop | None = None  # before the folder is made
         self._stack = contextlib.ExitStack()
-        self._started = self._closed = False
+        self._running = ""
+        """Which of the public methods is running; empty between two calls."""
+        self._closed = False
         self._result: RunResult | None = None
         self._check()
-        watching = observers(config, callbacks, reports)
-        path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
+        self._observers = observers(config, callbacks, reports)
+        self.resumed = resume
+        self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
+        """The run's folder."""
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
             self.rewards = self._rewards(stack)
@@ -84,22 +91,20 @@ class Session(ABC):
             load = self._load()
             resolved = self._resolved()
             if resume:
-                _check_resolved(path, resolved)
+                _check_resolved(self.path, resolved)
             self.run = self._make(load)
-            self.folder = stack.enter_context(
-                RunFolder.create(
-                    path,
-                    kind=self.kind,
-                    config=dump(config) | {"resolved": resolved},
-                    command=command,
-                    resume=resume,
-                    overwrite=overwrite,
-                    may_change=MAY_CHANGE,
-                    notes=self.notes,
-                )
-            )
-            self.loop = Loop(self.run, loop_settings(config), self.folder, self.progress, watching)
+            if resume:
+                _check_steps(self.path, self.run.total_steps)
             self._stack = stack.pop_all()
+        self._folder: dict[str, Any] = {
+            "kind": self.kind,
+            "config": dump(config) | {"resolved": resolved},
+            "command": command,
+            "resume": resume,
+            "overwrite": overwrite,
+            "may_change": MAY_CHANGE,
+            "notes": self.notes,
+        }
 
     @abstractmethod
     def _check(self) -> None:
@@ -120,83 +125,126 @@ class Session(ABC):
         """What is in force beside what was configured, checked on resume."""
         return {"renderer": build_renderer(self.config.data, self.policy.tokenizer).identity}
 
+    @property
+    def loop(self) -> Loop:
+        """What drives the run. The first use of it, or of `folder`, makes the run's folder."""
+        if self._loop is None:
+            self._check_open()
+            folder = self._stack.enter_context(RunFolder.create(self.path, **self._folder))
+            self._loop = Loop(self.run, loop_settings(self.config), folder, self.progress, self._observers)
+        return self._loop
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder, which this trainer alone writes."""
+        return self.loop.folder
+
     # ------------------------------------------------------------------------------------------ what users call
 
     def train(self) -> RunResult:
         """Run to the end, also after some steps; a second call returns the same result.
 
-        Raises Interrupted after Ctrl-C, with everything saved, and InputError where the trainer was closed before its end.
+        Raises Interrupted after Ctrl-C or SIGTERM, with everything saved, and InputError where the trainer was closed before
+        its end.
         """
-        if self._result is not None and self.loop.over:
-            return self._result
-        self._check_open()
-        try:
-            if not self._started:
-                self._started = True
+        with self._calling("train"):
+            if self._result is not None and self.over:
+                return self._result
+            self._check_open()
+            try:
                 self._result = self.loop.run()
-            else:
-                while not self.loop.over:
-                    self.loop.step()
-                self._result = self.loop.finish()
-        finally:
-            self.close()
-        return self._result
+            finally:
+                self._close()
+            return self._result
 
     def step(self) -> Mapping[str, float]:
         """Make one step and return its metrics. The first call evaluates a new run, or restores one that is resumed.
 
-        Raises InputError where no step is left, or the trainer is closed.
+        Raises InputError where no step is left, or the trainer is closed: also by a step that raised.
         """
-        self._begin()
-        if self.over:
-            why = self.loop.stopped or f"all {self.run.total_steps} steps are made"
-            raise InputError(f"there is no step left to make: {why}", hint="ask `over` before `step()`")
-        return self.loop.step()
+        with self._calling("step"):
+            loop = self._begun()
+            if loop.over:
+                why = loop.stopped or f"all {self.run.total_steps} steps are made"
+                raise InputError(f"there is no step left to make: {why}", hint="ask `over` before `step()`")
+            try:
+                return loop.step()
+            except BaseException:
+                self._close()
+                raise
 
     @property
     def over(self) -> bool:
         """Whether no step is left to make. Of a run that is resumed this restores it."""
-        if self.folder.resumed and not self._closed:
-            self._begin()
-        return self.loop.over
+        if self.resumed and self._loop is None and not self._closed:
+            self._begun()
+        return self._loop is not None and self._loop.over
 
     def evaluate(self) -> dict[str, float]:
         """Metrics of the evaluation sets, with the weights as they are; those of its checkpoint in a resumed run."""
-        self._check_open()
-        if self.folder.resumed:
-            self._begin()
-        metrics, _ = self.run.evaluate(self.loop.done)
-        return dict(metrics)
+        with self._calling("evaluate"):
+            self._check_open()
+            if self.resumed:
+                self._begun()
+            metrics, _ = self.run.evaluate(self._done)
+            return dict(metrics)
 
     def save(self) -> Path:
         """Write a checkpoint of the steps made so far, and return its folder."""
-        self._begin()
-        return self.loop.save()
+        with self._calling("save"):
+            return self._begun().save()
 
     def close(self) -> None:
         """End the run where it is: save it, write its summary and report, end the processes of its rewards.
 
         Closing twice does nothing.
         """
+        with self._calling("close"):
+            self._close()
+
+    def _close(self) -> None:
         self._closed = True
         try:
-            if self.loop.running:
-                self._result = self.loop.finish()
+            if self._loop is not None and self._loop.running:
+                self._result = self._loop.finish()
         finally:
             self._stack.close()
 
-    def _begin(self) -> None:
-        """Start the loop, once."""
+    @contextlib.contextmanager
+    def _calling(self, method: str) -> Iterator[None]:
+        """Refuse a call from within another one, as from a callback or a reward function."""
+        if self._running:
+            raise InputError(
+                f"trainer.{method}() was called while trainer.{self._running}() is running",
+                hint="a callback asks with control.stop(…); evaluation.every and run.save_every say when to evaluate and save",
+            )
+        self._running = method
+        try:
+            yield
+        finally:
+            self._running = ""
+
+    def _begun(self) -> Loop:
+        """The loop, started."""
         self._check_open()
-        if not self._started:
-            self._started = True
-            self.loop.start()
+        loop = self.loop
+        if not loop.running:
+            try:
+                loop.start()
+            except BaseException:
+                self._close()
+                raise
+        return loop
+
+    @property
+    def _done(self) -> int:
+        return self._loop.done if self._loop is not None else 0
 
     def _check_open(self) -> None:
         if self._closed:
             raise InputError(
-                f"this trainer is closed, after step {self.loop.done} of {self.run.total_steps}",
-                hint=f"make a new one with resume=True and output={str(self.folder.path)!r} to go on",
+                f"this trainer is closed, after step {self._done} of {self.run.total_steps}",
+                hint=f"make a new one with resume=True and output={str(self.path)!r} to go on",
             )
 
     def __enter__(self) -> Self:
@@ -245,6 +293,17 @@ def _check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
                 f"{path} was made with another {name}: {changed}",
                 hint="resume with the packages, the tokenizer and the chat template of the run",
             )
+
+
+def _check_steps(path: Path, total: int) -> None:
+    """Raises InputError where a resumed run has made more steps than it is to have."""
+    newest, _ = newest_checkpoint(path / CHECKPOINTS)
+    done = load_step(newest) if newest is not None else 0
+    if done > total:
+        raise InputError(
+            f"cannot resume {path} with training.steps={total}: {newest} has {done} steps already",
+            hint=f"set training.steps to {done} or more, or start another run",
+        )
 
 
 class SFTSession(Session):
@@ -362,10 +421,10 @@ class RLSession(Session):
     def _announce(self, run: RLRun) -> None:
         """What a user should know before the first step."""
         updates = run.updates
-        count = updates.passes * updates.minibatches
+        count, groups = updates.passes * updates.minibatches, run.config.rollout.groups // updates.minibatches
         self.progress.say(
-            f"{self.algorithm.name}: {count} update{'s' if count > 1 else ''} of each batch "
-            f"({updates.passes} x {updates.minibatches} minibatches of {config_groups(run)} groups)"
+            f"{self.algorithm.name}: {_counted(count, 'update')} of each batch ({_counted(updates.passes, 'pass', 'passes')} "
+            f"of {_counted(updates.minibatches, 'minibatch', 'minibatches')} of {_counted(groups, 'group')})"
         )
         self.notes += [
             *self.algorithm.warnings,
@@ -375,18 +434,20 @@ class RLSession(Session):
             self.progress.say(f"note: {text}")
 
 
-def config_groups(run: RLRun) -> int:
-    """Groups in a minibatch."""
-    return run.config.rollout.groups // run.updates.minibatches
+def _counted(count: int, one: str, several: str | None = None) -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[str]:
-    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own."""
+    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own.
+
+    Of a gate from outside the library nothing is known: it may act where the ratio is 1.
+    """
     if updates > 1 or replay or algorithm.ratio.against == "rollout":
         return []
     found = []
     gate = type(algorithm.gate).__name__
-    if gate != "NoGate":
+    if gate != "NoGate" and type(algorithm.gate).__module__.startswith("reinlm."):
         found.append(
             f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
             "training.minibatches or training.passes makes more updates"

@@ -19,8 +19,11 @@ from reinlm.models import Policy
 from reinlm.runs import RunFolder
 from reinlm.training.config import TrainingConfig, VerbConfig, dump
 
-MAY_CHANGE = ("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk")
-"""Keys that a resumed run may change: where it is kept, and what moves no result beyond rounding."""
+MAY_CHANGE = (
+    *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
+    "training.steps",
+)
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, and how long it goes on."""
 
 
 def loop_settings(config: VerbConfig) -> LoopSettings:

@@ -9,7 +9,7 @@ import torch
 
 from reinlm.batches import TokenBatch, example_batch
 from reinlm.data import Examples, RowOrder
-from reinlm.loop import BatchPrepared, StepContext, StepResult, Updated
+from reinlm.loop import BatchPrepared, StepContext, StepReport, Updated
 from reinlm.models import Outputs, Policy, TokenModel, Want
 from reinlm.objectives import Loss, Metrics
 from reinlm.training.config import SFTConfig
@@ -69,7 +69,11 @@ class SFTRun(TrainsPolicy):
         )
         self.tokens = 0
 
-    def step(self, step: int, context: StepContext) -> StepResult:
+    @property
+    def version(self) -> int:
+        return self.learner.version
+
+    def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
         batch = _batch(self.examples.take(self.order.take(self.batch_size)))
         context.send(BatchPrepared(step, batch.sequences, batch.tokens))
@@ -79,7 +83,7 @@ class SFTRun(TrainsPolicy):
         metrics = {**found.metrics.means(), **measured}
         context.send(Updated(step, metrics))
         self.tokens += batch.tokens
-        return StepResult(
+        return StepReport(
             {
                 **metrics,
                 **phases.seconds,

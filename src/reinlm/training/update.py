@@ -1,4 +1,4 @@
-"""All updates of one collected batch: old, reference and values, advantages, then passes of minibatches."""
+"""All updates of one collected batch: passes of minibatches, and what moves after them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
-from reinlm.errors import InputError
-from reinlm.models import VALUES, Anchor, Outputs, TokenModel, Want, same_model
-from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, explained_variance, k3
-from reinlm.records import UNKNOWN_VERSION
+from reinlm.composition.terms import term_needs
+from reinlm.models import VALUES, Anchor, Outputs, Want
+from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, k3
 from reinlm.runs import MetricSums
-from reinlm.training.anchors import Anchors
+from reinlm.training.anchors import Anchors, OldPolicy
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
+from reinlm.training.preparation import FULL_KL_METRICS, Prepared, prepare, prepared_metrics, staleness_metrics
 from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
@@ -27,26 +27,6 @@ STOP_FACTOR = 1.5
 
 
 COEFFICIENTS = {"reference": "kl/coefficient", "old": "kl/old_coefficient", "teacher": "kl/teacher_coefficient"}
-FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
-
-
-class OldPolicy:
-    """The policy as it was before a batch's first update, as an anchor for divergences over the whole vocabulary."""
-
-    def __init__(self, model: TokenModel) -> None:
-        if hasattr(model.lm, "disable_adapter"):
-            raise InputError(
-                "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have",
-                hint="take estimator=k3, or train without an adapter",
-            )
-        frozen = TokenModel(same_model(model.lm), packing=model.packing, chunk_tokens=model.chunk_tokens)
-        self.anchor = Anchor(frozen)
-
-    @torch.no_grad()
-    def take(self, model: TokenModel) -> None:
-        """Take the weights as they are now."""
-        for kept, current in zip(self.anchor.model.lm.parameters(), model.lm.parameters(), strict=True):
-            kept.copy_(current)
 
 
 @dataclass(frozen=True)
@@ -68,23 +48,7 @@ class UpdateSettings:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What is known of a batch before its first update; all on the CPU, none with a gradient."""
-
-    feedback: Feedback
-    advantages: Tensor
-    old: Tensor | None
-    ref: Tensor | None
-    teacher: Tensor | None
-    full: Tensor | None
-    """Divergence from the reference over the vocabulary, where it is charged to the reward."""
-    returns: Tensor | None
-    trained: Tensor
-    """Which episodes reach the loss."""
-
-
-@dataclass(frozen=True)
-class Updated:
+class UpdateResult:
     """What the updates of a batch found."""
 
     metrics: dict[str, float]
@@ -116,83 +80,27 @@ class Updater:
             self.anchors["old"] = self._old.anchor
         self.state: AlgorithmState = algorithm.initial_state()
 
-    # ------------------------------------------------------------------------------------------ before the updates
-
     def prepare(self, batch: TokenBatch, feedback: Feedback) -> tuple[Prepared, dict[str, float]]:
-        """Log-probabilities, values and advantages of a batch.
-
-        Tokens of an earlier version of the policy have the sampler's log-probabilities as their old ones, so that their
-        ratios hold what has happened since.
-        """
-        settings, algorithm = self.settings, self.algorithm
+        """What has to be known of a batch before its first update, and what there is to say of it."""
         if self._old is not None:
             self._old.take(self.learner.model)
-        stale = self._stale(batch)
-        several = settings.passes * settings.minibatches > 1
-        shared = self.critic is not None and self.critic.shared
-        rollout = batch.columns["rollout_logprobs"]
-        old = ref = teacher = values = full = None
-        in_reward = algorithm.needs_full_kl_in_reward
-        if several or bool(stale.any()) or algorithm.needs_old_logprobs or shared or in_reward:
-            want = Want(values=shared, full_kl=self._directions("reference") if in_reward else {})
-            found = self.learner.forward(batch, want, anchors=self.anchors)
-            old, values = torch.where(stale, rollout.to(found.scored.dtype), found.scored), found.values
-            full = found.full_kl.get("reference")
-        if algorithm.needs_ref_logprobs:
-            ref = self.learner.forward(batch, anchor=self.anchors["reference"]).scored
-        if algorithm.needs_teacher_logprobs:
-            teacher = self.learner.forward(batch, anchor=self.anchors["teacher"]).scored
-            feedback = replace(feedback, teacher_logprobs=teacher.double())
-        if self.critic is not None:
-            if values is None:
-                values = self.critic.learner.forward(batch, VALUES).values
-            assert values is not None
-            feedback = replace(feedback, values=values.double(), final_values=self._final_values(batch, feedback))
-        if old is not None:
-            feedback = replace(feedback, log_importance=(old - rollout).double())
-        charged = algorithm.charge(feedback, self.state, old, ref, full)
-        advantages = algorithm.advantage(charged)
-        returns = algorithm.advantage.targets(charged) if self.critic is not None else None
-        trained = algorithm.trained(charged)
-        prepared = Prepared(charged, advantages, old, ref, teacher, full, returns, trained)
-        return prepared, _describe(prepared) | self._staleness(batch)
-
-    def _stale(self, batch: TokenBatch) -> Tensor:
-        """[N] which tokens an earlier version of the policy chose; none whose version is unknown."""
-        version = batch.columns.get("version")
-        if version is None:
-            return torch.zeros(batch.tokens, dtype=torch.bool)
-        return (version != UNKNOWN_VERSION) & (version < self.state.updates)
-
-    def _staleness(self, batch: TokenBatch) -> dict[str, float]:
-        version = batch.columns.get("version")
-        known = torch.zeros(0) if version is None else version[version != UNKNOWN_VERSION]
-        if not len(known):
-            return {}
-        age = (self.state.updates - known).double()
-        return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
-
-    def _directions(self, *anchors: str) -> dict[str, Any]:
-        """Of the anchors whose divergence over the vocabulary is wanted."""
-        return {name: self.algorithm.full_directions[name] for name in anchors}
-
-    def _final_values(self, batch: TokenBatch, feedback: Feedback) -> Tensor:
-        """The critic's value of the last state of every truncated episode, elsewhere 0; on the CPU."""
-        assert self.critic is not None
-        layout, cut = batch.layout, feedback.truncated
-        final = torch.zeros(layout.size("episode"), dtype=torch.float64)
-        last = {episode: row for row, episode in enumerate(layout.episode_of_sequence.tolist())}
-        rows = [] if cut is None else [row for episode, row in last.items() if bool(cut[episode])]
-        if rows:
-            ends = TokenBatch.of([batch.ids(row) for row in rows], [[int(batch.lengths[row])] for row in rows])
-            found = self.critic.learner.forward(ends, VALUES).values
-            assert found is not None
-            final[layout.episode_of_sequence[torch.tensor(rows)]] = found.double()
-        return final
+        prepared = prepare(
+            batch,
+            feedback,
+            self.algorithm,
+            self.state,
+            learner=self.learner,
+            critic=self.critic,
+            anchors=self.anchors,
+            several=self.settings.passes * self.settings.minibatches > 1,
+        )
+        return prepared, prepared_metrics(prepared) | staleness_metrics(batch, self.state.updates)
 
     # ------------------------------------------------------------------------------------------ the updates
 
-    def update(self, step: int, batch: TokenBatch, prepared: Prepared, last_checkpoint: str = "none yet") -> Updated:
+    def update(
+        self, step: int, batch: TokenBatch, prepared: Prepared, last_checkpoint: str = "none yet"
+    ) -> UpdateResult:
         """Passes of minibatches; while the critic warms up the policy does not move."""
         warming = self.state.batches < self.settings.critic_warmup
         sums = MetricSums()
@@ -208,12 +116,14 @@ class Updater:
                 stopped = True
                 self._zero_grad()
                 break
+            if self.text is not None and not warming:
+                mine.add("text/loss", self.text.backward(), 1)
             sums.merge(mine)
             _keep(tokens, found, batch, sequences)
             measured |= self._step(sums, warming, last_checkpoint)
         made = self.learner.version - before
         metrics = {**sums.means(), **measured, "updates/made": float(made), "updates/stopped": float(stopped)}
-        return Updated(metrics | self._advance(batch, prepared, metrics, made, furthest, warming), tokens)
+        return UpdateResult(metrics | self._advance(batch, prepared, metrics, made, furthest, warming), tokens)
 
     def _minibatches(self, step: int, batch: TokenBatch, prepared: Prepared) -> Iterator[tuple[Tensor, int]]:
         """Whole groups in a fresh order in every pass, as sequences with a seed, without answers that are not trained on."""
@@ -264,8 +174,6 @@ class Updater:
             )
             sums.merge(found.metrics)
             tokens = found.tokens
-            if self.text is not None and not warming:
-                sums.add("text/loss", self.text.backward(), 1)
         if self.critic is not None and not shared:
             found = self.critic.learner.forward_backward(batch, self._value_loss(signals), want=VALUES)
             sums.merge(found.metrics)
@@ -273,16 +181,16 @@ class Updater:
 
     def _want(self, shared: bool) -> Want:
         algorithm = self.algorithm
-        bonus = algorithm.entropy is not None and self.state.entropy_counts
+        directions: Mapping[str, Any] = algorithm.full_directions
         wanted = {
             "reference": algorithm.needs_full_kl,
             "old": algorithm.needs_full_old_kl,
             "teacher": algorithm.needs_teacher_full_kl,
         }
         return Want(
-            entropy="grad" if bonus or (algorithm.needs_entropy and algorithm.entropy is None) else True,
+            entropy="grad" if "entropy" in term_needs(algorithm.terms_in_force(self.state)) else True,
             values=shared,
-            full_kl=self._directions(*(name for name, needed in wanted.items() if needed)),
+            full_kl={name: directions[name] for name, needed in wanted.items() if needed},
         )
 
     def _policy_loss(self, signals: Signals, warming: bool, shared: bool) -> LossFunction:
@@ -403,7 +311,7 @@ class Updater:
         kept = batch.layout.expand(prepared.trained, "episode")
         count = int(prepared.trained.sum())
         if tie.estimator == "full" and tie.anchor != "old":
-            mean = (metrics if tie.in_loss else _describe(prepared)).get(FULL_KL_METRICS[tie.anchor], 0.0)
+            mean = (metrics if tie.in_loss else prepared_metrics(prepared)).get(FULL_KL_METRICS[tie.anchor], 0.0)
             return mean, mean * int(kept.sum()) / max(count, 1)
         if tie.anchor == "reference":
             if prepared.old is None or prepared.ref is None or not count:
@@ -437,27 +345,9 @@ class Updater:
             self.text.load_state_dict(state["text"])
 
 
-def _describe(prepared: Prepared) -> dict[str, float]:
-    """What is to be said of a batch before its updates."""
-    kept = prepared.feedback.layout.expand(prepared.trained, "episode")
-    metrics = {
-        "advantage/std": float(prepared.advantages.std(correction=0)) if len(kept) else 0.0,
-        "completions/untrained": float((~prepared.trained).sum()),
-    }
-    if prepared.full is not None and bool(kept.any()):
-        metrics[FULL_KL_METRICS["reference"]] = float(prepared.full[kept].double().mean())
-    if prepared.returns is not None and prepared.feedback.values is not None:
-        known = prepared.feedback.given
-        explained = float(explained_variance(prepared.feedback.values[known], prepared.returns[known]))
-        if explained == explained:
-            metrics["explained_variance"] = explained
-        metrics["returns/mean"] = float(prepared.returns[known].mean()) if bool(known.any()) else 0.0
-    return metrics
-
-
 def _costs(feedback: Feedback) -> dict[str, float]:
     """The mean outcome of every named reward over the answers that have one."""
-    named = {name: values[~values.isnan()] for name, values in (feedback.named_rewards or {}).items()}
+    named = {name: values[~values.isnan()] for name, values in (feedback.effective_named_rewards or {}).items()}
     return {name: float(values.mean()) for name, values in named.items() if len(values)}
 
 

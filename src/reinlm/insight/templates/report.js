@@ -44,6 +44,12 @@
     });
   }
 
+  // Steps are whole numbers: one tick a step where there are few, and no SI prefix below ten thousand (d3 writes 0.5 as 500m).
+  function steps(chart) {
+    const last = Math.max(...chart.curves.flatMap((curve) => curve.x));
+    return { tickformat: last < 10000 ? ",~f" : "~s", ...(last <= 10 ? { dtick: 1 } : {}) };
+  }
+
   const largest = (chart) => Math.max(...chart.curves.flatMap((curve) => curve.y.map((value) => Math.abs(value))));
   const decades = (chart) => {
     const powers = chart.curves.flatMap((curve) => curve.y.filter((value) => value > 0).map(Math.log10));
@@ -67,7 +73,7 @@
     else Object.assign(y, { rangemode: "tozero", exponentformat: largest(chart) < 1 ? "power" : "SI" });
     if (chart.form === "percent") y.tickformat = ".3~%";
     return {
-      xaxis: { ...axis, title: { text: "step", font: { size: 12 }, standoff: 6 }, showgrid: false, tickformat: "~s" },
+      xaxis: { ...axis, title: { text: "step", font: { size: 12 }, standoff: 6 }, showgrid: false, ...steps(chart) },
       yaxis: y, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: soft },
       margin: { l: 48, r: 12, t: 8, b: 40 }, hovermode: "x unified", dragmode: coarse ? false : "zoom",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reinlm.algorithms import MissingEnd, MixedOutcomes, SoftOverlong
-from reinlm.algorithms.shapers import shaped
+from reinlm.composition.shapers import shaped
 from reinlm.errors import InputError
 from reinlm.objectives import missing_end_penalty
 from reinlm.records import RolloutGroup, ScoredGroup
@@ -175,7 +175,7 @@ def test_a_cache_that_is_neither_a_fraction_nor_whole_tokens_is_refused(cache):
 
 
 def test_the_first_reward_is_the_recipes_where_an_environment_gives_rewards_too():
-    from reinlm.algorithms.filters import with_first_reward
+    from reinlm.composition.filters import with_first_reward
 
     tool, maths = reward(1.0, "tool"), [reward(1.0, "math"), reward(0.0, "math")]
     group = scored(("pa", [tool, maths[0]]), ("pa", [tool, maths[1]]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reinlm.algorithms.compatibility import cautions, refuse_contradictions
-from reinlm.algorithms.filters import GroupFilter
-from reinlm.algorithms.shapers import Shaper
+from reinlm.composition.compatibility import cautions, refuse_contradictions
+from reinlm.composition.filters import GroupFilter
+from reinlm.composition.shapers import Shaper
+from reinlm.composition.terms import check_terms, term_needs
 from reinlm.objectives import (
     KL,
     Advantage,
@@ -15,7 +16,9 @@ from reinlm.objectives import (
     Correction,
     Critic,
     EntropyBonus,
+    EntropyTerm,
     Gate,
+    KLTerm,
     Lagrange,
     LossTerm,
     OffPolicyMask,
@@ -67,7 +70,7 @@ class Composition:
     """Tokens whose covariance with the advantage is treated apart."""
     entropy: EntropyBonus | None = None
     terms: tuple[LossTerm, ...] = ()
-    """What else stands in the loss of each token."""
+    """What else stands in the loss of each token; see `loss_terms`."""
     constraints: tuple[Lagrange, ...] = ()
     """Bounds on the means of named rewards."""
     critic: Critic | None = None
@@ -89,6 +92,7 @@ class Composition:
     def __post_init__(self) -> None:
         if self.overlong not in OVERLONG:
             raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
+        check_terms(self.terms)
         refuse_contradictions(self)
 
     # ------------------------------------------------------------------------------------------ what it needs
@@ -99,6 +103,17 @@ class Composition:
         given = self.kl if isinstance(self.kl, tuple) else () if self.kl is None else (self.kl,)
         return tuple(kl for kl in given if kl.active)
 
+    def loss_terms(self, kl_coefficients: Sequence[float], entropy_coefficient: float | None) -> tuple[LossTerm, ...]:
+        """All that stands in the loss of each token beside the gate: every KL placed there, the entropy bonus, `terms`.
+
+        `kl_coefficients` has one entry for each of `ties`, those in the reward included; without an `entropy_coefficient` there
+        is no bonus.
+        """
+        ties = zip(self.ties, kl_coefficients, strict=True)
+        kls = (KLTerm(kl, coefficient, self.ratio.against) for kl, coefficient in ties if kl.in_loss)
+        bonus = () if self.entropy is None or entropy_coefficient is None else (EntropyTerm(entropy_coefficient),)
+        return (*kls, *bonus, *self.terms)
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should be told before a run: choices that are accepted, and do less than their names promise."""
@@ -107,7 +122,7 @@ class Composition:
     @property
     def needs_reference(self) -> bool:
         """Whether a reference model has to be kept."""
-        return any(kl.anchor == "reference" for kl in self.ties) or "ref_logprobs" in self._term_needs
+        return any(kl.anchor == "reference" for kl in self.ties) or "ref_logprobs" in self._needed_by_terms
 
     @property
     def needs_teacher(self) -> bool:
@@ -117,8 +132,8 @@ class Composition:
     @property
     def needs_ref_logprobs(self) -> bool:
         """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
-        sampled = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties)
-        return sampled or "ref_logprobs" in self._term_needs
+        in_reward = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties if not kl.in_loss)
+        return in_reward or "ref_logprobs" in self._needed_by_terms
 
     @property
     def needs_teacher_logprobs(self) -> bool:
@@ -126,7 +141,7 @@ class Composition:
 
         They go into `Feedback.teacher_logprobs` where the advantage needs a "teacher", and into `prepare`.
         """
-        return "teacher" in self.advantage.needs or "teacher_logprobs" in self._term_needs
+        return "teacher" in self.advantage.needs or "teacher_logprobs" in self._needed_by_terms
 
     @property
     def needs_full_kl(self) -> bool:
@@ -172,13 +187,13 @@ class Composition:
         )
         by_advantage = {"importance", "teacher"} & self.advantage.needs
         return bool(
-            by_batch or self.corrections or self.selection or by_advantage or "old_logprobs" in self._term_needs
+            by_batch or self.corrections or self.selection or by_advantage or "old_logprobs" in self._needed_by_terms
         )
 
     @property
     def needs_entropy(self) -> bool:
         """Whether `loss` takes the entropy of each token, with a gradient."""
-        return self.entropy is not None or "entropy" in self._term_needs
+        return "entropy" in self._needed_by_terms
 
     @property
     def needs_named_rewards(self) -> bool:
@@ -188,7 +203,7 @@ class Composition:
     @property
     def needs_columns(self) -> frozenset[str]:
         """Columns of each token that `prepare` takes by name."""
-        return self._term_needs - {"entropy", *KNOWN}
+        return self._needed_by_terms - {"entropy", *KNOWN}
 
     @property
     def needs_final_logprobs(self) -> bool:
@@ -196,8 +211,8 @@ class Composition:
         return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.ties)
 
     @property
-    def _term_needs(self) -> frozenset[str]:
-        return frozenset(name for term in self.terms for name in getattr(term, "needs", ()))
+    def _needed_by_terms(self) -> frozenset[str]:
+        return term_needs(self.loss_terms([kl.coefficient for kl in self.ties], 0.0))
 
     def _full(self, anchor: str, *, in_loss: bool) -> bool:
         return any(kl.estimator == "full" and kl.anchor == anchor and kl.in_loss == in_loss for kl in self.ties)

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from reinlm.algorithms import filters, shapers  # noqa: F401  they register their choices
-from reinlm.algorithms.algorithm import OVERLONG, Algorithm
 from reinlm.aliases import alias_hint
+from reinlm.composition import filters, shapers  # noqa: F401  they register their choices
+from reinlm.composition.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
 
@@ -33,7 +33,7 @@ RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
-    """`base` with some of its choices replaced; see `reinlm.algorithms.algorithm`."""
+    """`base` with some of its choices replaced; see `reinlm.algorithm`."""
     for key in changes:
         if key not in FIELDS:
             error = unknown(f"choice of {base.name}", key, FIELDS)

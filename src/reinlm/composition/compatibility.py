@@ -20,7 +20,7 @@ from reinlm.objectives import (
 )
 
 if TYPE_CHECKING:
-    from reinlm.algorithms.composition import Composition
+    from reinlm.composition.composition import Composition
 
 
 def refuse_contradictions(algorithm: Composition) -> None:
@@ -148,7 +148,7 @@ def cautions(algorithm: Composition) -> tuple[str, ...]:
                 f"{kl.estimator} as a constant in the reward does not follow the divergence that it estimates: near the "
                 "reference it hardly pulls at all; k1 follows it"
             )
-    if is_pair([kl for kl in algorithm.ties if kl.anchor == "reference"]) and not _plain(algorithm):
+    if is_pair([kl for kl in algorithm.ties if kl.anchor == "reference"]) and not _rewards_undivided(algorithm):
         told.append(
             "a full KL in reward and loss is the exact gradient where γ = λ = 1 and advantages are not divided; "
             f"{type(algorithm.advantage).__name__} discounts, cuts or divides them"
@@ -156,7 +156,7 @@ def cautions(algorithm: Composition) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _plain(algorithm: Composition) -> bool:
+def _rewards_undivided(algorithm: Composition) -> bool:
     """Whether rewards reach advantages as they are, less a baseline."""
     advantage = algorithm.advantage
     fractions = (getattr(advantage, "gamma", 1.0), getattr(advantage, "gae_lambda", 1.0))

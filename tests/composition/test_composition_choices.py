@@ -170,7 +170,7 @@ def test_a_description_rebuilds_the_same_algorithm_through_yaml(name, changes):
 
 
 def test_a_changed_name_of_a_changed_name_still_knows_its_origin():
-    from reinlm.algorithms.choices import compose
+    from reinlm.composition.choices import compose
 
     twice = compose(algorithm("dapo", name="mine"), {"name": "yours", "gate": "clip"})
     assert (twice.name, twice.base) == ("yours", "dapo")

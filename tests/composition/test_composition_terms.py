@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jaxtyping
 import pytest
@@ -12,13 +12,17 @@ import yaml
 from reinlm.algorithms import algorithm, describe, resolve
 from reinlm.errors import InputError
 from reinlm.objectives import (
+    KL,
+    EntropyTerm,
     Feedback,
     GroupCenter,
+    KLTerm,
     Lagrange,
     Layout,
     NegativeLogLikelihood,
     Signals,
     TeacherLogRatio,
+    k3,
 )
 
 
@@ -35,6 +39,15 @@ class Towards:
     def __call__(self, logprobs, signals, outputs):
         distance = (logprobs - signals.teacher_logprobs).square() / 2
         return signals.columns["loss_weight"] * distance - outputs.entropy
+
+
+class WordNeeds:
+    """A term that forgets the braces of a set."""
+
+    needs = "entropy"
+
+    def __call__(self, logprobs, signals, outputs):
+        return logprobs
 
 
 def plain_term(logprobs, signals, outputs):
@@ -98,6 +111,65 @@ def test_a_users_term_reads_what_it_names_through_the_padded_adapter():
             chosen.objective(logprobs, logprobs, zero, mask, **(given | {name: None}))
     with pytest.raises(ValueError, match=r"^loss_weight has shape \(1, 2\), the mask \(1, 3\)"):
         chosen.objective(logprobs, logprobs, zero, mask, **(given | {"columns": {"loss_weight": d([[1.0, 2.0]])}}))
+
+
+def test_kl_and_entropy_are_terms_as_any_other_and_their_coefficients_those_of_the_state():
+    chosen = algorithm("grpo", entropy=0.5, terms="nll")
+    state = replace(chosen.initial_state(), kl_coefficients=(2.0,), entropy_coefficient=0.25)
+    kl, bonus, nll = chosen.terms_in_force(state)
+    (tie,) = chosen.ties
+    assert (kl, bonus, nll) == (KLTerm(tie, 2.0), EntropyTerm(0.25), NegativeLogLikelihood())
+    assert (set(kl.needs), set(bonus.needs)) == ({"ref_logprobs"}, {"entropy"})
+    assert KLTerm(KL("full"), 1.0).needs == frozenset()
+    assert chosen.terms_in_force(replace(state, entropy_counts=False)) == (kl, nll)
+    assert algorithm("rloo").terms_in_force(algorithm("rloo").initial_state()) == ()
+    layout, logprobs, ref = Layout.from_lengths([2]), d([-1.0, -2.0]), d([-1.5, -1.0])
+    signals = chosen.prepare(layout, d([0.0, 0.0]), ref_logprobs=ref)
+    entropy = d([0.5, 0.75])
+    found = chosen.loss(logprobs, signals, state, entropy=entropy).value.item()
+    by_hand = 2.0 * k3(logprobs, ref) - 0.25 * entropy - 0.1 * logprobs
+    assert found == pytest.approx(float(by_hand.mean()), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("term", "told"),
+    [
+        (lambda logprobs, signals, distribution: logprobs.sum(), r"of shape \(\) for 2 tokens"),
+        (lambda logprobs, signals, distribution: logprobs[:1], r"of shape \(1,\) for 2 tokens"),
+        (lambda logprobs, signals, distribution: logprobs > 0, r"returned torch.bool of shape \(2,\) for 2 tokens"),
+        (lambda logprobs, signals, distribution: 0.5, "returned float, not a tensor"),
+        (lambda logprobs, signals, distribution: dict[str, float]()["x"], "failed: KeyError: 'x'"),
+    ],
+)
+def test_a_term_without_a_loss_for_each_token_is_refused_by_name(term, told):
+    term.__name__ = "mine"
+    chosen = algorithm("dr_grpo", terms=[term])
+    logprobs = d([-1.0, -2.0])
+    with pytest.raises(InputError, match=f"^loss term mine .*{told}"):
+        chosen.loss(logprobs, chosen.prepare(Layout.from_lengths([2]), logprobs), chosen.initial_state())
+
+
+def test_what_a_term_refuses_itself_is_told_as_it_is():
+    def picky(logprobs, signals, distribution):
+        raise InputError("no such column")
+
+    chosen = algorithm("dr_grpo", terms=[picky])
+    with pytest.raises(InputError, match=r"^no such column$"):
+        chosen.loss(d([-1.0]), chosen.prepare(Layout.from_lengths([1]), d([0.0])), chosen.initial_state())
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        ((Towards,), "terms: Towards is no loss term; give an object that is called with"),
+        ((Lagrange("cost", 1.0),), "terms: Lagrange is no loss term"),
+        ((lambda logprobs: logprobs,), "loss term <lambda> cannot be called with .*: too many positional arguments"),
+        ((WordNeeds(),), "loss term WordNeeds: needs is a set of names, not 'entropy'"),
+    ],
+)
+def test_what_cannot_be_a_term_is_refused_before_anything_runs(terms, told):
+    with pytest.raises(ValueError, match=told):
+        replace(algorithm("dr_grpo"), terms=terms)
 
 
 @pytest.mark.parametrize("name", ["ref_logprobs", "old_logprobs", "rollout_logprobs"])
@@ -175,13 +247,17 @@ def test_a_constraint_charges_by_its_state_and_moves_it():
     moved = chosen.advance(state, costs={"cost": 0.4})
     assert moved.multipliers == pytest.approx((0.515,))
     charged = chosen.charge(costly([1.0], [0.4]), moved, None, None)
-    assert charged.rewards.tolist() == pytest.approx([0.5240924092], abs=1e-9)
+    assert charged.adjusted_rewards is not None
     assert charged.named_rewards is not None
-    assert charged.named_rewards["cost"].tolist() == [0.4]
+    assert charged.adjusted_rewards.tolist() == pytest.approx([0.5240924092], abs=1e-9)
+    assert (charged.rewards.tolist(), charged.named_rewards["cost"].tolist()) == ([1.0], [0.4])
     steps = costly([1.0], [0.4], step_rewards=d([3.0]), step_tokens=torch.tensor([0]))
     charged = chosen.charge(steps, state, None, None)
-    assert charged.step_rewards is not None
-    assert charged.step_rewards.tolist() == pytest.approx([2.0])
+    assert charged.adjusted_step_rewards is not None
+    assert charged.adjusted_step_tokens is not None
+    assert charged.adjusted_step_rewards.tolist() == pytest.approx([2.0])
+    assert charged.adjusted_step_tokens.tolist() == [0]
+    assert charged.step_rewards is steps.step_rewards
 
 
 def test_a_batch_without_the_cost_leaves_the_multiplier_and_one_that_was_not_measured_is_refused():
@@ -191,7 +267,7 @@ def test_a_batch_without_the_cost_leaves_the_multiplier_and_one_that_was_not_mea
     assert chosen.advance(state, costs={}).multipliers == (0.5,)
     with pytest.raises(ValueError, match=r"^dr_grpo has a constraint: the mean costs of the batch are missing$"):
         chosen.advance(state)
-    with pytest.raises(ValueError, match=r"^a constraint reads the reward 'cost'; there are none by name$"):
+    with pytest.raises(InputError, match=r"^dr_grpo: a constraint reads the reward 'cost'; there are none by name$"):
         chosen.charge(Feedback(Layout.from_lengths([1]), d([1.0])), state, None, None)
 
 

@@ -6,20 +6,24 @@ feedback -> charge (constraints, KL in the reward) -> advantage (whole batch) ->
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from reinlm.algorithms.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
-from reinlm.algorithms.measure import measure_policy, measure_values, token_quantities
+from reinlm.composition.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
+from reinlm.composition.measure import measure_policy, measure_values, token_quantities
+from reinlm.composition.terms import term_losses, term_needs
+from reinlm.errors import InputError
 from reinlm.objectives import (
     Counts,
     Feedback,
+    KLTerm,
     Layout,
     Loss,
+    LossTerm,
     Measured,
     PolicyDistribution,
     Signals,
@@ -27,6 +31,7 @@ from reinlm.objectives import (
     penalize,
     value_loss,
 )
+from reinlm.objectives.kl import FULL
 from reinlm.objectives.ratios import precise
 
 if TYPE_CHECKING:
@@ -84,7 +89,7 @@ class Algorithm(Composition):
         ref_logprobs: Float[Tensor, " tokens"] | None,
         full_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Feedback:
-        """The feedback with costs and every KL in the reward taken off it, and without answers filtered beforehand.
+        """The feedback with adjusted rewards: less costs and every KL in the reward, and without answers filtered beforehand.
 
         `full_kl` is the divergence of the policy from its reference over the vocabulary at the state of each token, measured
         before the first update (`needs_full_kl_in_reward`), in the direction that `full_directions` gives.
@@ -109,27 +114,32 @@ class Algorithm(Composition):
                 estimate = kl.reward(old_logprobs.double(), ref_logprobs.double())
             charged = -coefficient * estimate
             if kl.placement == "sequence_reward":
-                feedback = replace(feedback, rewards=feedback.rewards + feedback.layout.sum(charged, "episode"))
+                summed = feedback.layout.sum(charged, "episode")
+                feedback = replace(feedback, adjusted_rewards=feedback.effective_rewards + summed)
             else:
                 before = 0.0 if feedback.token_rewards is None else feedback.token_rewards
                 feedback = replace(feedback, token_rewards=before + charged)
         return feedback
 
     def _constrain(self, feedback: Feedback, state: AlgorithmState) -> Feedback:
-        """Outcomes with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
+        """Adjusted rewards with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
         if not self.constraints:
             return feedback
-        costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
-        steps = feedback.step_rewards
+        try:
+            costs = [feedback.named(constraint.reward, "a constraint") for constraint in self.constraints]
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from error
+        steps = feedback.effective_step_rewards
         return replace(
             feedback,
-            rewards=penalize(feedback.rewards, costs, state.multipliers),
-            step_rewards=None if steps is None else steps / (1.0 + sum(state.multipliers)),
+            adjusted_rewards=penalize(feedback.effective_rewards, costs, state.multipliers),
+            adjusted_step_rewards=None if steps is None else steps / (1.0 + sum(state.multipliers)),
+            adjusted_step_tokens=feedback.effective_step_tokens,
         )
 
     def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
         """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
-        kept = ~feedback.rewards.isnan()
+        kept = ~feedback.effective_rewards.isnan()
         if self.overlong != KEEP and feedback.truncated is not None:
             kept = kept & ~feedback.truncated
         return kept
@@ -184,15 +194,13 @@ class Algorithm(Composition):
         def missing(name: str) -> bool:
             return given[name] is None
 
-        if missing("ref_logprobs") and any(
-            kl.in_loss and kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties
-        ):
+        if missing("ref_logprobs") and any("ref_logprobs" in KLTerm(kl, 1.0).needs for kl in self.ties if kl.in_loss):
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
         if missing("rollout_logprobs") and (self.corrections or self.ratio.against == "rollout"):
             raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
         if missing("old_logprobs") and (self.corrections or self.selection):
             raise ValueError(f"{self.name} weighs or selects tokens by old_logprobs, which are missing")
-        wanted = {name for name in KNOWN if name in self._term_needs and missing(name)}
+        wanted = {name for name in KNOWN if name in self._needed_by_terms and missing(name)}
         if absent := sorted(wanted | (self.needs_columns - set(columns))):
             raise ValueError(f"{self.name} has a loss term that reads {', '.join(absent)}: missing")
 
@@ -214,7 +222,10 @@ class Algorithm(Composition):
         Gradients flow through `logprobs` and what `reinlm.objectives.PolicyDistribution` holds alone. Raises
         ValueError where an entropy bonus, a KL over the full distribution, or a term, finds none.
         """
-        distribution = PolicyDistribution(entropy, full_kl, full_old_kl, full_teacher_kl)
+        full = {"reference": full_kl, "old": full_old_kl, "teacher": full_teacher_kl}
+        distribution = PolicyDistribution(entropy, {anchor: x for anchor, x in full.items() if x is not None})
+        terms = self.terms_in_force(state)
+        self._check_distribution(distribution, terms)
         logprobs = logprobs.to(precise(logprobs))
         log_ratio = self.ratio(logprobs, signals)
         gated = self.gate(log_ratio, logprobs, signals)
@@ -226,32 +237,24 @@ class Algorithm(Composition):
             losses = torch.where(counted, losses, 0.0)
         if signals.correction is not None:
             losses = losses * signals.correction
-        for added in self._added(logprobs, signals, state, distribution):
-            losses = losses + added
+        for term in terms:
+            losses = losses + term_losses(term, logprobs, signals, distribution)
         value = (signals.weights * losses).sum()
         with torch.no_grad():
             found = (logprobs.detach(), log_ratio.detach(), gated, counted, signals)
             return Loss(value, measure_policy(*found), token_quantities(*found))
 
-    def _added(
-        self, logprobs: Tensor, signals: Signals, state: AlgorithmState, distribution: PolicyDistribution
-    ) -> Iterator[Float[Tensor, " tokens"]]:
-        """What stands in the loss of each token beside the gate: every KL, the entropy bonus, every further term."""
-        full = {
-            "reference": distribution.full_kl,
-            "old": distribution.full_old_kl,
-            "teacher": distribution.full_teacher_kl,
-        }
-        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
-            if kl.in_loss:
-                yield coefficient * kl(logprobs, signals, full[kl.anchor], self.ratio.against)
-        if self.needs_entropy and distribution.entropy is None:
+    def _check_distribution(self, distribution: PolicyDistribution, terms: Sequence[LossTerm]) -> None:
+        if distribution.entropy is None and "entropy" in term_needs(terms):
             what = "an entropy bonus" if self.entropy is not None else "a loss term that reads entropy"
             raise ValueError(f"{self.name} has {what}: the entropy of each token is missing")
-        if self.entropy is not None and distribution.entropy is not None and state.entropy_counts:
-            yield -state.entropy_coefficient * distribution.entropy
-        for term in self.terms:
-            yield term(logprobs, signals, distribution)
+        for kl in self.ties:
+            if kl.in_loss and kl.estimator == "full" and kl.anchor not in distribution.full_kl:
+                raise ValueError(f"{self.name} has a KL over the full distribution: {FULL[kl.anchor]}")
+
+    def terms_in_force(self, state: AlgorithmState) -> tuple[LossTerm, ...]:
+        """The loss terms with the coefficients of a state, without an entropy bonus that does not count in its batch."""
+        return self.loss_terms(state.kl_coefficients, state.entropy_coefficient if state.entropy_counts else None)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
         """The critic's loss of a slice of one optimizer step. Raises ValueError without a critic, or without its targets."""

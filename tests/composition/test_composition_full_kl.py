@@ -240,7 +240,7 @@ def test_a_full_kl_in_the_reward_that_was_not_measured_is_asked_for_and_carries_
     by_answer = algorithm("rloo", kl={**ALONE, "placement": "sequence_reward"})
     both = Feedback(Layout.from_lengths([2, 1]), d([1.0, 1.0]))
     charged = by_answer.charge(both, by_answer.initial_state(), None, None, d([0.5, 0.25, 1.0]))
-    assert charged.rewards.tolist() == pytest.approx([0.925, 0.9])
+    assert charged.effective_rewards.tolist() == pytest.approx([0.925, 0.9])
     assert isinstance(by_answer.advantage, LeaveOneOut)
     assert by_answer.kl == KL("full", BETA, placement="sequence_reward", allow_reward_alone=True)
 

@@ -21,7 +21,7 @@ from reinlm.algorithms import (
     ladder,
 )
 from reinlm.algorithms import resolve as rebuild
-from reinlm.algorithms.algorithm import Algorithm
+from reinlm.composition.algorithm import Algorithm
 from reinlm.errors import InputError
 from reinlm.objectives import (
     CHOICES,
@@ -376,7 +376,7 @@ def test_what_is_missing_is_named():
         rloo.charge(one_reward, rloo.initial_state(), one, None)
     grpo = algorithm("grpo")
     tied = algorithm("dapo").prepare(layout, one)
-    with pytest.raises(ValueError, match=r"^a KL to the reference needs ref_logprobs, and there are none$"):
+    with pytest.raises(ValueError, match=r"a KL to the reference needs ref_logprobs, and there are none"):
         grpo.loss(one, tied, grpo.initial_state())
     with pytest.raises(ValueError, match=r"^a ratio against the sampler needs rollout_logprobs, and there are none$"):
         algorithm("dapo", ratio={"token": "rollout"}).loss(one, tied, AlgorithmState())
@@ -393,7 +393,8 @@ def test_a_kl_of_the_sequence_is_taken_off_before_the_baseline():
     chosen = algorithm("rloo", kl={"coefficient": 0.5})
     old, ref = d([-1.0, -2.0, -3.0]), d([-1.5, -2.5, -2.0])
     charged = chosen.charge(feedback(), chosen.initial_state(), old, ref)
-    assert charged.rewards.tolist() == [1.0 - 0.5 * 1.0, 0.0 + 0.5 * 1.0]
+    assert charged.effective_rewards.tolist() == [1.0 - 0.5 * 1.0, 0.0 + 0.5 * 1.0]
+    assert charged.rewards.tolist() == [1.0, 0.0]
     assert charged.token_rewards is None
     assert chosen.advantage(charged).tolist() == [0.0, 0.0, 0.0]
 
@@ -414,7 +415,8 @@ def test_a_kl_in_the_loss_charges_nothing():
 def test_the_states_coefficient_charges():
     chosen = algorithm("rloo")
     charged = chosen.charge(feedback(), AlgorithmState(kl_coefficients=(2.0,)), d([0.0] * 3), d([-1.0, 0.0, 0.0]))
-    assert charged.rewards.tolist() == [-1.0, 0.0]
+    assert charged.effective_rewards.tolist() == [-1.0, 0.0]
+    assert charged.rewards.tolist() == [1.0, 0.0]
 
 
 def test_overlong_answers_are_kept_or_filtered_before_or_after_the_baseline():
@@ -424,6 +426,7 @@ def test_overlong_answers_are_kept_or_filtered_before_or_after_the_baseline():
     for overlong in ("keep", "filter_before_baseline", "filter_after_baseline"):
         chosen = algorithm("dr_grpo", overlong=overlong)
         charged = chosen.charge(given, chosen.initial_state(), None, None)
+        assert charged.rewards.tolist() == [1.0, 0.0, 0.0]
         found[overlong] = (chosen.advantage(charged).tolist(), chosen.trained(charged).tolist())
     third = 1 / 3
     assert found["keep"] == (pytest.approx([2 * third, -third, -third]), [True, True, True])

@@ -1,0 +1,135 @@
+"""Choices and their differences in a few words, and every choice by its name: what pages and tables say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from reinlm.composition.algorithm import Algorithm, Updates
+from reinlm.composition.choices import describe, spell
+from reinlm.objectives import CHOICES, KL
+from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
+
+
+def short(choice: Any) -> str:
+    """A choice in a few words: its name, and its values where they say something.
+
+    Example:
+        >>> short({"clip": {"low": 0.2, "high": 0.28, "dual": None}})
+        'clip 0.2 0.28'
+    """
+    if not isinstance(choice, Mapping):
+        return "none" if choice is None else str(choice)
+    (name, values), *_ = choice.items()
+    parts = [name]
+    telling = _TELLING.get(name, ())
+    for key, value in (values or {}).items():
+        if isinstance(value, Mapping):
+            parts.append(short(value))
+        elif key in telling and value not in (None, False):
+            parts.append(f"{value:g}")
+    return " ".join(parts)
+
+
+_TELLING = {
+    "clip": ("low", "high", "dual"),
+    "soft": ("positive", "negative"),
+    "truncated_weight": ("cap", "floor"),
+    "constant_budget": ("length",),
+    "off_policy": ("threshold",),
+    "gae": ("gamma", "gae_lambda"),
+}
+"""Values that a short form gives."""
+
+
+def short_kl(kl: Any) -> str:
+    """Every tie in a few words: direction where one is said, estimator, coefficient, anchor and place.
+
+    Example:
+        >>> short_kl({"estimator": "k3", "coefficient": 0.04, "anchor": "reference", "placement": "loss", "controller": None,
+        ...           "direction": None, "allow_reward_alone": False})
+        'k3 0.04 in loss'
+    """
+    ties = kl if isinstance(kl, list) else [kl] if kl else []
+    words = []
+    for tie in ties:
+        to = "" if tie["anchor"] == "reference" else f"to {tie['anchor']}, "
+        toward = f"{tie['direction']} " if tie["direction"] else ""
+        moves = " adaptive" if tie["controller"] else ""
+        place = tie["placement"].replace("_", " ")
+        words.append(f"{toward}{tie['estimator']} {tie['coefficient']:g}{moves} {to}in {place}")
+    return "; ".join(words) or "none"
+
+
+def differences(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
+    """What an algorithm changes of its parent: choice, from, to; empty without one."""
+    if parent is None:
+        return []
+    mine, theirs = describe(made), describe(parent)
+    changed = []
+    for kind in mine:
+        if kind != "base" and mine[kind] != theirs[kind]:
+            say = short_kl if kind == "kl" else _listed
+            changed.append({"choice": kind, "from": say(theirs[kind]), "to": say(mine[kind])})
+    if made.updates != parent.updates:
+        changed.append({"choice": "updates", "from": short_updates(parent.updates), "to": short_updates(made.updates)})
+    return changed
+
+
+def short_updates(updates: Updates) -> str:
+    """How many updates a batch makes, in a few words.
+
+    Example:
+        >>> short_updates(Updates(passes=2, minibatches=4))
+        '8 a batch: 2 passes of 4 minibatches'
+    """
+    total, parts = updates.passes * updates.minibatches, (updates.passes, updates.minibatches)
+    if total == 1:
+        return "1 a batch"
+    each = [f"{n} {word}" if n == 1 else f"{n} {word}es" for n, word in zip(parts, ("pass", "minibatch"), strict=True)]
+    return f"{total} a batch: {each[0]} of {each[1]}"
+
+
+def _listed(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(short(item) for item in value) or "none"
+    return short(value)
+
+
+def choice_tables() -> list[str]:
+    """Every choice that a recipe may name, with the first line of its documentation."""
+    lines = ["## Every choice by its name"]
+    kinds = {**CHOICES, "kl": {"kl": KL}}
+    for kind in sorted(kinds):
+        lines += ["", f"### {kind}", "", "| name | values | what it is |", "|---|---|---|"]
+        for name, made in kinds[kind].items():
+            lines.append(f"| `{name}` | {_fields(made)} | {_first_sentence(made)} |")
+        if kind == "kl":
+            allowed = {
+                "estimator": NAMES,
+                "anchor": ANCHORS,
+                "placement": PLACEMENTS,
+                "direction": ("reverse", "forward"),
+            }
+            lines += ["", *(f"- `{value}`: {', '.join(names)}" for value, names in allowed.items())]
+    return lines
+
+
+def _fields(made: Any) -> str:
+    if not is_dataclass(made):
+        return ""
+    given = ((item.name, item.default) for item in fields(made))
+    return ", ".join(
+        f"`{name}`" + ("" if default is MISSING else f"={spell_value(default)}") for name, default in given
+    )
+
+
+def spell_value(value: Any) -> str:
+    """A default as a recipe would write it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(spell(value))
+
+
+def _first_sentence(made: Any) -> str:
+    text = " ".join((made.__doc__ or "").split("\n\n")[0].split())
+    return text.replace("|", "\\|")

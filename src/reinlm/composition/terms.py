@@ -1,0 +1,75 @@
+"""The loss terms of an algorithm: what is accepted as one, and how one is asked for the loss of a slice."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from reinlm.errors import InputError, ReinlmError, error_line
+from reinlm.objectives import LossTerm, PolicyDistribution, Signals
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+ARGUMENTS = ("logprobs", "signals", "distribution")
+"""What a term is called with."""
+
+
+def check_terms(terms: Sequence[Any]) -> None:
+    """Raise ValueError for the first object that cannot be a loss term."""
+    for term in terms:
+        name = term_name(term)
+        if isinstance(term, type) or not callable(term):
+            raise ValueError(f"terms: {name} is no loss term; give an object that is called with {_CALL}")
+        try:
+            inspect.signature(term).bind(*ARGUMENTS)
+        except TypeError as error:
+            raise ValueError(f"loss term {name} cannot be called with {_CALL}: {error}") from error
+        needs = getattr(term, "needs", ())
+        if isinstance(needs, str) or not all(isinstance(need, str) for need in needs):
+            raise ValueError(f"loss term {name}: needs is a set of names, not {needs!r}")
+
+
+_CALL = f"({', '.join(ARGUMENTS)})"
+
+
+def term_name(term: Any) -> str:
+    """What messages call a term: the name of its class, or its own where it is a function or a class."""
+    return str(getattr(term, "__name__", type(term).__name__))
+
+
+def term_needs(terms: Sequence[LossTerm]) -> frozenset[str]:
+    """The entropy, signals and columns that terms read; a function without `needs` reads log-probabilities alone."""
+    return frozenset(name for term in terms for name in getattr(term, "needs", ()))
+
+
+def term_losses(
+    term: Callable[..., Any], logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
+) -> Float[Tensor, " tokens"]:
+    """What a term adds to the loss of each token.
+
+    Raises InputError, which names the term, where it raises, or returns what is no floating-point number for each token.
+    """
+    name = term_name(term)
+    try:
+        losses = term(logprobs, signals, distribution)
+    except (ReinlmError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        file = inspect.getsourcefile(term if inspect.isroutine(term) else type(term))
+        raise InputError(f"loss term {name} failed: {error_line(error, file)}") from error
+    if not isinstance(losses, Tensor):
+        raise InputError(f"loss term {name} returned {type(losses).__name__}, not a tensor", hint=_HINT)
+    if losses.shape != logprobs.shape or not losses.is_floating_point():
+        raise InputError(
+            f"loss term {name} returned {losses.dtype} of shape {tuple(losses.shape)} for {len(logprobs)} tokens",
+            hint=_HINT,
+        )
+    return losses
+
+
+_HINT = "return a floating-point loss of each token, of the shape of logprobs"
