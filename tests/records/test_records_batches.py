@@ -326,7 +326,7 @@ def test_what_is_missing_has_the_value_that_its_column_declares():
     found = batch_of(segment("paa", loss_weight=[0.5, 2.0]), segment("pa"), segment("p"))
     assert found.columns["loss_weight"].tolist() == [0.5, 2.0, 1.0]
     assert "loss_weight" not in batch_of(segment("paa")).columns
-    unstamped = replace(segment("paa"), columns={"rollout_logprobs": [-0.1, -0.2]})
+    unstamped = replace(segment("paa"), columns={"rollout_logprobs": np.array([-0.1, -0.2])})
     assert batch_of(segment("pa", 0), unstamped).columns["version"].tolist() == [0, -1, -1]
 
 

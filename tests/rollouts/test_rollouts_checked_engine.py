@@ -14,6 +14,7 @@ from reinlm.rollouts.checked_engine import CheckedEngine
 from reinlm.rollouts.protocol import Capabilities, Completion, Request, Sampling
 
 REQUEST = Request("1/0/0/a/0", (5, 6), Sampling(max_new_tokens=3))
+NONE = np.zeros(0, np.int32)
 GOOD = Completion(
     REQUEST.id,
     np.array([3, 1]),
@@ -60,7 +61,7 @@ def columns(**changes: Any) -> dict[str, Any]:
         (None, "a NoneType, not a Completion"),
         (replace(GOOD, id="1/0/0/b/0"), "the completion of '1/0/0/b/0'"),
         (replace(GOOD, reason="done"), "the reason 'done', not one of stop, length, context"),  # type: ignore[arg-type]
-        (Completion(REQUEST.id, [], {"rollout_logprobs": [], "version": []}, "stop"), "0 tokens, not 1 to 3"),  # type: ignore[arg-type]
+        (Completion(REQUEST.id, NONE, {"rollout_logprobs": NONE, "version": NONE}, "stop"), "0 tokens, not 1 to 3"),
         (Completion(REQUEST.id, np.arange(4), {}, "stop"), "4 tokens, not 1 to 3"),
         (replace(GOOD, token_ids=np.array([3, 10])), "token ids outside the vocabulary of 10"),
         (replace(GOOD, token_ids=np.array([-1, 3])), "token ids outside the vocabulary of 10"),
