@@ -143,3 +143,9 @@ def test_an_object_where_a_path_stands_is_named_by_its_type_alone() -> None:
             InputError, match=rf"{section}\.path: a model's folder or Hugging Face name .* of type Question$"
         ):
             settings(**{section: {"path": Question()}})
+
+
+def test_a_part_of_sfts_optimizer_keeps_the_rest_of_its_defaults() -> None:
+    whole, part = (build(SFTConfig, COMMON | given).optimizer for given in ({}, {"optimizer": {"weight_decay": 0.1}}))
+    assert (whole.learning_rate, whole.schedule) == (1e-5, "cosine")
+    assert part == whole.model_copy(update={"weight_decay": 0.1})

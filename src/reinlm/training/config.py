@@ -16,6 +16,7 @@ from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
+from reinlm.schedules import Schedule
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig
 from reinlm.training.evaluation import EvaluationConfig
@@ -49,6 +50,13 @@ class TrainingConfig(Config):
                 f"steps {self.steps} and epochs {self.epochs:g} both say how long the run is; give one of them"
             )
         return self
+
+
+class SFTOptimizer(OptimizerConfig):
+    """The optimizer of supervised fine-tuning: a higher rate, and a schedule that goes down."""
+
+    learning_rate: float = Field(1e-5, gt=0, lt=1)
+    schedule: Schedule = "cosine"
 
 
 class SFTTraining(TrainingConfig):
@@ -188,7 +196,7 @@ class VerbConfig(ModelVerbConfig):
 class SFTConfig(VerbConfig):
     """`reinlm sft`: imitate completions."""
 
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5, schedule="cosine")
+    optimizer: SFTOptimizer = SFTOptimizer()
     training: SFTTraining = SFTTraining()
     reward: RewardConfig | None = None
     """Scores sampled answers in evaluation; without it, and without an environment that gives rewards, evaluation reports
