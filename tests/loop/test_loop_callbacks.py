@@ -267,7 +267,7 @@ class Misspelt(Callback):
 
 
 class Waits(Callback):
-    async def on_step_ended(self, event: Any, control: Any) -> None: ...
+    async def on_step_ended(self, event: Any, control: Any) -> None: ...  # type: ignore[override]
 
 
 class TakesLess(Callback):

@@ -27,7 +27,7 @@ def weighted(value: float) -> list[ScoredGroup]:
 
 def gradient_norm(step: list[ScoredGroup]) -> float:
     """Of the first update of policy on these groups."""
-    updater = build("grpo", 1)
+    updater = build("grpo", 1, {"gradients": [], "passes": []})
     updater.settings = replace(updater.settings, passes=1)
     batch = token_batch(step)
     prepared, _ = updater.prepare(batch, feedback(step, batch.layout))
