@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jaxtyping
 import pytest
@@ -147,6 +148,20 @@ def test_a_term_without_a_loss_for_each_token_is_refused_by_name(term, told):
     logprobs = d([-1.0, -2.0])
     with pytest.raises(InputError, match=f"^loss term mine .*{told}"):
         chosen.loss(logprobs, chosen.prepare(Layout.from_lengths([2]), logprobs), chosen.initial_state())
+
+
+def test_a_term_that_fails_is_told_with_its_line_where_it_has_one():
+    def scaled(logprobs, signals, distribution, scale=1.0):
+        raise RuntimeError("boom")
+
+    layout, zero = Layout.from_lengths([1]), d([0.0])
+    for term, told in (
+        (scaled, rf"term scaled failed: RuntimeError: boom \({__file__}:\d+\)"),
+        (partial(scaled, scale=2.0), "boom"),
+    ):
+        chosen = algorithm("dr_grpo", terms=[term])
+        with pytest.raises(InputError, match=told):
+            chosen.loss(zero, chosen.prepare(layout, zero), chosen.initial_state())
 
 
 def test_what_a_term_refuses_itself_is_told_as_it_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,8 @@ def term_losses(
     except (ReinlmError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        file = inspect.getsourcefile(term if inspect.isroutine(term) else type(term))
-        raise InputError(f"loss term {name} failed: {error_line(error, file)}") from error
+        home = sys.modules.get(getattr(term, "__module__", None) or "")
+        raise InputError(f"loss term {name} failed: {error_line(error, getattr(home, '__file__', None))}") from error
     if not isinstance(losses, Tensor):
         raise InputError(f"loss term {name} returned {type(losses).__name__}, not a tensor", hint=_HINT)
     if losses.shape != logprobs.shape or not losses.is_floating_point():
