@@ -28,7 +28,7 @@ INTRODUCTION = """# Metrics
 Every step of a run is one line of `metrics.jsonl`, and the same figures stand in the run's trackers (TensorBoard by
 default) and in `report.html`. Names are those of TRL where TRL has one. This page says of each what it measures, what is
 healthy, and what a bad value means. It is written by `reinlm metrics --page` from the declarations beside the code that logs
-each metric (the modules `metrics` of `algorithms`, `training`, `loop`, `runs` and `classical`). The declarations of what a run
+each metric (the modules `metrics` of `composition`, `training`, `loop`, `runs` and `classical`). The declarations of what a run
 logged stand in its `metrics_info.json`, for its report. How to declare metrics of one's own is in
 [callbacks.md](callbacks.md#metrics-of-ones-own).
 

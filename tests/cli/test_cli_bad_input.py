@@ -228,7 +228,7 @@ def test_a_resume_of_nothing_is_refused(rl):
 
 def test_losses_that_are_not_finite_are_skipped_and_counted_and_stop_the_run_after_a_few(rl, place):
     (place / "mine.py").write_text(
-        "def score(prompts, completions):\n    return [1e300 * (i % 2) for i in range(len(prompts))]\n"
+        "def score(prompts, completions):\n    return [3e38 * (i % 2) for i in range(len(prompts))]\n"
     )
     weights = (place / "model" / "model.safetensors").read_bytes()
     outcome = rl(

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+import reinlm.classical.metrics  # declares those of their own
+import reinlm.composition.metrics  # noqa: F401  # declares those of critics
 from reinlm.classical.agent import BLOCKS, STATE, Agent
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
