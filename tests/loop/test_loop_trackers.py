@@ -10,6 +10,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,11 @@ def wandb_records(file: Path) -> Iterator[Any]:
 
 
 def history(file: Path) -> list[dict[str, Any]]:
-    """Its rows, by name."""
+    """Its rows, by name, once the process of W&B has written the end of the run."""
+    deadline = time.monotonic() + 30
+    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(file)):
+        assert time.monotonic() < deadline, f"{file} has no end"
+        time.sleep(0.1)
     return [
         {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
         for record in wandb_records(file)
@@ -95,7 +100,7 @@ def test_wandb_writes_metrics_config_and_samples_and_goes_on_in_its_own_run(tmp_
     pytest.importorskip("wandb")
     cut_and_resumed(tmp_path, {"wandb": {"project": "tests", "name": "first", "mode": "offline"}})
     folder = tmp_path / "run"
-    files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+    files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
     identity = json.loads((folder / "trackers" / "wandb.json").read_text())["identity"]
     assert {file.name for file in files} == {f"run-{identity}.wandb"}
@@ -219,7 +224,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
@@ -227,6 +232,9 @@ def test_wandb_without_a_key_is_refused_before_anything_is_loaded(
         reinlm.sft("no/such/model", ROWS, output=tmp_path / "run", run={"trackers": ["wandb"]})
     assert "WANDB_API_KEY" in str(raised.value.hint)
     assert len(build_trackers([{"wandb": {"mode": "offline"}}])) == 1
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert len(build_trackers(["wandb"])) == 1
+    monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     assert len(build_trackers(["wandb"])) == 1
 

@@ -24,8 +24,8 @@ class WandbConfig(Config):
     """Of the run; null: the name of its folder."""
     entity: str | None = None
     """The user or team; null: the account's default."""
-    mode: Literal["online", "offline"] = "online"
-    """"offline" writes to `wandb/` in the run folder, which `wandb sync` uploads."""
+    mode: Literal["online", "offline"] | None = None
+    """"offline" writes to `wandb/` in the run folder, which `wandb sync` uploads; null: as WANDB_MODE says, else online."""
 
 
 @tracker("wandb", WandbConfig, package="wandb", extra="wandb")
@@ -40,7 +40,7 @@ class WandbTracker(ServiceTracker):
     def __init__(self, config: WandbConfig) -> None:
         super().__init__()
         self.config = config
-        if config.mode == "online" and not _has_key():
+        if (config.mode or os.environ.get("WANDB_MODE", "online")) == "online" and not _has_key():
             raise InputError(
                 "tracker 'wandb' has no API key",
                 hint="run `wandb login`, set WANDB_API_KEY, or take {wandb: {mode: offline}}",
