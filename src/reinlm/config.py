@@ -18,6 +18,8 @@ from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
+MAX_SECONDS = 1e6
+"""The longest time limit that a recipe may set, about 11 days: clocks of the system count no longer than some years."""
 HIDDEN = "***"
 """What a run's files say in place of a secret."""
 _SECRET = re.compile(r"(token|secret|password|passwd|(api|access|private)[-_]?key)$", re.IGNORECASE)
@@ -29,9 +31,14 @@ _OF_A_TOKENIZER = re.compile(
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, unknown keys are errors, defaults are validated."""
+    """Base of every configuration: frozen, unknown keys are errors, numbers are finite, defaults are validated.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
+    A field that may be infinite or NaN says `Field(allow_inf_nan=True)`.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
     def changed(self, name: str) -> bool:
         """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""

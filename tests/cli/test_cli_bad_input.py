@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from reinlm.cli import main
+from reinlm.config import Config, build
+from reinlm.errors import InputError
 
 
 def refused(outcome, *culprits, written="out"):
@@ -73,10 +77,28 @@ def test_unknown_words_and_missing_sections_are_named(reinlm, words, culprits):
         ("rollout.max_new_tokens=40", ["max_new_tokens 40", "context of 32"]),
         ("model.lora={rank: 2, dropout: 0.1}", ["model.lora.dropout 0.1 has no effect"]),
         ("evaluation.stop_at=2", ["evaluation.stop_at", "2"]),
+        ("training.epochs=.inf", ["training.epochs", "finite number", "inf"]),
+        ("training.target_kl=.inf", ["training.target_kl", "finite number", "inf"]),
+        ("optimizer.weight_decay=.inf", ["optimizer.weight_decay", "finite number", "inf"]),
+        ("evaluation.correct_above=.nan", ["evaluation.correct_above", "finite number", "nan"]),
+        ("reward.time_limit=1e10", ["reward.time_limit", "less than or equal to 1000000", "10000000000.0"]),
+        ("rollout.environment_time_limit=1e10", ["rollout.environment_time_limit", "1000000", "10000000000.0"]),
+        ("algorithm.advantage={group_standardize: .inf}", ["epsilon", "finite", "inf"]),
+        ("algorithm.entropy={coefficient: 0.1, step: .inf}", ["step", "finite", "inf"]),
     ],
 )
 def test_values_out_of_range_are_named(rl, override, culprits):
     refused(rl(override), *culprits)
+
+
+def test_a_part_may_take_infinite_values_where_it_says_so():
+    class Bounded(Config):
+        low: float = -1.0
+        high: float = Field(math.inf, allow_inf_nan=True)
+
+    assert build(Bounded, {}).high == math.inf
+    with pytest.raises(InputError, match=r"low: .*finite number \(given: -inf\)"):
+        build(Bounded, {"low": -math.inf})
 
 
 def test_an_unknown_algorithm_is_named_with_the_nearest(rl):
