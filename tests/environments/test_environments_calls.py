@@ -165,6 +165,16 @@ def test_what_is_no_observation_is_refused(value: Any) -> None:
         checked_observation(value)
 
 
+@pytest.mark.parametrize("token", [-1, 2**31, 2**32 + 3])
+def test_token_ids_that_are_negative_or_too_large_are_refused_and_not_wrapped(token: int) -> None:
+    class Writes:
+        def step(self, action: Action) -> StepResult:
+            return StepResult(np.array([3, token]))
+
+    with pytest.raises(EnvironmentFailed, match=f"step returned an observation with the token id {token};"):
+        step(Writes())
+
+
 def test_a_question_ends_with_its_answer_and_earns_nothing_of_itself() -> None:
     question = Question()
     assert asyncio.run(question.reset(TASK)) is None
