@@ -122,6 +122,27 @@ def test_a_timeout_of_the_environments_own_is_an_error_like_any_other() -> None:
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
+def test_a_cancellation_that_the_environment_raises_is_its_error_and_one_from_outside_is_not() -> None:
+    with pytest.raises(EnvironmentFailed, match="step raised CancelledError") as caught:
+        step(Raises(asyncio.CancelledError()))
+    assert isinstance(caught.value.error, RunError)
+
+    class Waits:
+        async def step(self, action: Action) -> StepResult:
+            await asyncio.sleep(10)
+            return StepResult("late")
+
+    async def main() -> None:
+        waits: Any = Waits()
+        running = asyncio.ensure_future(Calls(waits, TASK, 5.0).step(ACTION))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+
+
 def test_an_error_while_closing_is_raised_unless_there_is_one_before() -> None:
     async def main(error: Exception | None) -> None:
         environment: Any = Raises(error or ValueError())
