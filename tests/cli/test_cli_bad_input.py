@@ -244,8 +244,11 @@ def test_a_resume_with_a_changed_configuration_says_what_differs(rl):
     refused(outcome, "optimizer.learning_rate: 1e-06 -> 0.001", written=None)
 
 
-def test_a_resume_of_nothing_is_refused(rl):
+def test_a_resume_of_nothing_or_of_another_kind_is_refused_whatever_else_is_given(rl, reinlm):
     refused(rl("--resume"), "nothing to resume", "out")
+    refused(reinlm("rl", "--resume", "-o", "out"), "nothing to resume: out is not a run folder")
+    assert rl("--steps", "1").code == 0
+    refused(reinlm("sft", "--resume", "-o", "out"), "out holds a run of kind 'rl', not 'sft'", written=None)
 
 
 def test_losses_that_are_not_finite_are_skipped_and_counted_and_stop_the_run_after_a_few(rl, place):
