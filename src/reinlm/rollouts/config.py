@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +20,7 @@ from reinlm.schedules import Schedule, interpolate
 class StopsConfig(Config):
     """What ends an answer beside the model's own stop tokens."""
 
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Tokens that end an answer beside the model's own."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end an answer; they stay in it."""

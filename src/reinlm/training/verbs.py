@@ -18,7 +18,7 @@ from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
 from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
-from reinlm.training.setup import prompt_room
+from reinlm.training.setup import check_stops, prompt_room
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
         rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        room = prompt_room(policy, sampling.max_new_tokens)
+        room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
+        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
         if rewards is not None:
             rewards.check(tasks.items)
@@ -68,7 +69,8 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
         chat = "always"
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
-    room = prompt_room(policy, config.sampling.max_new_tokens)
+    room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
+    check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
     tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
     sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
