@@ -206,10 +206,18 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"{where}: {cause.message}" if path else cause.message, hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    if path and _TAG.fullmatch(path[-1]):  # one of several types that may stand there
+        where = ".".join(path[:-1])
+        others = [one["msg"] for one in error.errors() if one["loc"][:-1] == first["loc"][:-1]][1:]
+        message = " or ".join([message, *(text.removeprefix("Input should be ") for text in others)])
     given = first.get("input")
     plain = isinstance(given, str | int | float | list | tuple | None)
     shown = f" (given: {_short(given)})" if plain else ""
     return InputError(f"{where}: {message}{shown}")
+
+
+_TAG = re.compile(r"str|int|float|bool|(dict|list|tuple)\[.*\]")
+"""What pydantic calls a member of a union, at the end of an error's place."""
 
 
 def _short(value: Any) -> str:

@@ -65,6 +65,8 @@ def test_unknown_words_and_missing_sections_are_named(reinlm, words, culprits):
     ("override", "culprits"),
     [
         ("optimizer.learning_rate=fast", ["optimizer.learning_rate", "'fast'"]),
+        ("algorithm=5", ["algorithm: input should be a valid string or a valid dictionary (given: 5)"]),
+        ("run.trackers=[5]", ["run.trackers.0: input should be a valid string or a valid dictionary (given: 5)"]),
         ("optimizer.learning_rate=-1", ["optimizer.learning_rate", "-1"]),
         ("optimizer.betas=[0.9,1.5]", ["optimizer.betas", "[0, 1)"]),
         ("training.steps=0", ["training.steps", "0"]),
@@ -74,7 +76,10 @@ def test_unknown_words_and_missing_sections_are_named(reinlm, words, culprits):
         ("rollout.top_p=0.9", ["top_p=0.9 cannot be trained on"]),
         ("rollout.top_k=5", ["top_k=5 cannot be trained on"]),
         ("rollout.group_size=1", ["rollout.group_size is 1"]),
-        ("rollout.max_new_tokens=40", ["rollout.max_new_tokens 40", "context of 32", "set rollout.max_new_tokens below"]),
+        (
+            "rollout.max_new_tokens=40",
+            ["rollout.max_new_tokens 40", "context of 32", "set rollout.max_new_tokens below"],
+        ),
         ("rollout.stop_token_ids=99999", ["rollout.stop_token_ids: token 99999", "vocabulary of"]),
         ("rollout.stop_token_ids=[-1]", ["rollout.stop_token_ids", "greater than or equal to 0", "-1"]),
         ("model.lora={rank: 2, dropout: 0.1}", ["model.lora.dropout 0.1 has no effect"]),
@@ -101,6 +106,22 @@ def test_a_part_may_take_infinite_values_where_it_says_so():
     assert build(Bounded, {}).high == math.inf
     with pytest.raises(InputError, match=r"low: .*finite number \(given: -inf\)"):
         build(Bounded, {"low": -math.inf})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "culprits"),
+    [
+        ("", ["prompts[0]", "is empty"]),
+        ("1" * 99, ["prompts: 1 of 1 prompts are longer than", "prompts[0]"]),
+        ("1=", ["set sampling.max_new_tokens below 32"]),
+    ],
+)
+def test_a_prompt_that_cannot_be_answered_is_named_as_the_user_gave_it(reinlm, prompt, culprits):
+    room = 31 if len(prompt) != 2 else 32
+    outcome = reinlm("generate", "-m", "model", "--prompt", prompt, f"sampling.max_new_tokens={room}")
+    refused(outcome, *culprits, written=None)
+    assert "data" not in outcome.err
+    assert "on_" not in outcome.err
 
 
 def test_an_unknown_algorithm_is_named_with_the_nearest(rl):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, load_tasks
+from reinlm.data.rows import BadRow
 from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
@@ -71,7 +73,10 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
     data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
     room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
     check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
-    tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+    try:
+        tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+    except InputError as error:
+        raise _of_prompts(error) from error
     sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     found = sample_groups(setup.episodes(data, sampling), tasks.items, group_size=config.samples, tag="generate")
@@ -83,6 +88,13 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
         )
         for scored in found.groups
     ]
+
+
+def _of_prompts(error: InputError) -> InputError:
+    """What is wrong with rows of data, said of `prompts`, which has no options for data."""
+    cause = error.__cause__
+    hint = cause.hint if isinstance(cause, BadRow) else (error.hint or "").partition(", or set on_long_prompt")[0]
+    return InputError(re.sub(r"\bdata(?=\[\d+\]|: )", "prompts", error.message), hint=hint or None)
 
 
 def _text(completion: str | Sequence[Message]) -> str:
