@@ -276,8 +276,10 @@ def _sample(row: Mapping[str, Any], when: str) -> dict[str, Any]:
 
 
 def _end(row: Mapping[str, Any]) -> str | None:
-    """How it ended, where the model's own stop did not end it."""
+    """How it ended, where neither the model's own stop nor the end of the task ended it."""
     end = row.get("end")
+    if row.get("terminated"):
+        return None
     if row.get("truncated", end == "length"):
         return "cut off" if end in ("length", None) else f"cut off: {end}"
     return None if end in ("stop", None) else str(end)
