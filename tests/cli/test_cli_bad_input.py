@@ -149,6 +149,28 @@ def test_a_missing_file_is_named(rl):
     refused(rl(data="e.jsonl"), "e.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("override", "culprits"),
+    [
+        ("data=empty.jsonl", ["empty.jsonl: no rows"]),
+        ("data=text.jsonl", ["text.jsonl", "prompt"]),
+        ("evaluation.data=nope.jsonl", ["no such file: nope.jsonl"]),
+        ("text=nope.jsonl", ["no such file: nope.jsonl"]),
+        ("rollout.batch_size=400", ["a batch of 100 groups", "the data hold 64"]),
+    ],
+)
+def test_data_are_checked_before_a_model_is_loaded(rl, place, override, culprits):
+    (place / "empty.jsonl").write_text("")
+    (place / "text.jsonl").write_text('{"text": "1+1=2"}\n')
+    words = {"data": override.removeprefix("data=")} if override.startswith("data=") else {}
+    refused(rl(*([] if words else [override]), model="no_such_folder/./model", **words), *culprits)
+
+
+def test_further_models_are_looked_for_before_the_policy_is_loaded(rl):
+    refused(rl("reference=./nope", "algorithm.kl.coefficient=0.1", model="./none"), "nope")
+    refused(rl("-a", "distill", "teacher=./nope", model="./none"), "nope")
+
+
 def test_a_malformed_row_is_named_by_file_and_line(rl, place):
     (place / "bad.jsonl").write_text('{"prompt": "1", "answer": "1"}\n{"prompt": \n')
     refused(rl(data="bad.jsonl"), "bad.jsonl:2")
@@ -187,7 +209,7 @@ def test_prompts_longer_than_the_context_are_counted(rl, place):
 
 def test_a_character_that_the_tokenizer_does_not_know_is_named_by_row_and_column(rl, place):
     (place / "x.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+x=", "answer": "2"}\n')
-    refused(rl(data="x.jsonl"), "x.jsonl:2", "prompt")
+    refused(rl("rollout.batch_size=8", data="x.jsonl"), "x.jsonl:2", "prompt")
 
 
 def test_a_batch_with_more_groups_than_prompts_is_refused(rl, place):

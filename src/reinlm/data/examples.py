@@ -12,9 +12,9 @@ import numpy as np
 from reinlm.data.batching import Plan, TokenIds, usable
 from reinlm.data.columns import content_column, messages_column, text_column
 from reinlm.data.config import DataConfig
-from reinlm.data.loading import drop_long, typed_rows
+from reinlm.data.loading import Found, drop_long, find_rows
 from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
-from reinlm.data.rows import BadRow, BadRows, Row
+from reinlm.data.rows import BadRow, Row
 from reinlm.data.sources import source_name
 from reinlm.data.tasks import PromptShaper
 from reinlm.errors import InputError
@@ -121,7 +121,11 @@ class _Piece(NamedTuple):
 
 
 def load_examples(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase | Renderer, *, max_tokens: int | None = None
+    config: DataConfig,
+    tokenizer: PreTrainedTokenizerBase | Renderer,
+    *,
+    max_tokens: int | None = None,
+    found: Found | None = None,
 ) -> Examples:
     """The examples of a data set, in the order of its rows.
 
@@ -135,12 +139,14 @@ def load_examples(
         config: the data; see `DataConfig`.
         tokenizer: the model's, or a renderer around it.
         max_tokens: the most tokens an example may have; None for no limit. Longer ones are never cut.
+        found: the rows, where they were read before (`find_rows`), to be used once.
 
     Raises:
         InputError: data, columns, rows or options that cannot be used, or examples over the limit, as `config` says.
     """
-    source, bad_rows, shaper = source_name(config.path), BadRows(config.on_bad_row), PromptShaper(config)
-    rows, names = typed_rows(config, "example", bad_rows)
+    source, shaper = source_name(config.path), PromptShaper(config)
+    found = find_rows(config, "example") if found is None else found
+    rows, names, bad_rows = found.rows, found.names, found.bad_rows
     shaper.check_columns({name for row in rows for name in row.columns}, source)
     renderer = build_renderer(config, tokenizer)
     plans = (_examples_plan(row, names, shaper, renderer) for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from reinlm.data.columns import Kind, alternative, check_row, column_map
@@ -40,6 +41,30 @@ def load_rows(
     bad_rows = BadRows(on_bad_row)
     rows, _ = typed_rows(config, kind, bad_rows)
     return Loaded(tuple(rows), dict(bad_rows.counts))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The checked rows of a data set, before anything is tokenised.
+
+    Example:
+        Found(rows=[Row("a.jsonl:1", {"prompt": "1+1="})], names=("prompt",), bad_rows=BadRows("stop"))
+    """
+
+    rows: Sequence[Row]
+    names: tuple[str, ...]
+    """The columns that serve the kind of row."""
+    bad_rows: BadRows
+    """Counts the rows that were left out so far."""
+
+
+def find_rows(config: DataConfig, kind: Kind) -> Found:
+    """Read and check the rows of a data set: all that can be said of it without a tokenizer.
+
+    Raises InputError for data, columns or rows that cannot be used, as `config` says.
+    """
+    bad_rows = BadRows(config.on_bad_row)
+    return Found(*typed_rows(config, kind, bad_rows), bad_rows)
 
 
 def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[Row], tuple[str, ...]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from reinlm.data.batching import Plan, usable
 from reinlm.data.columns import Template, content_column, messages_column, require_column
 from reinlm.data.config import DataConfig
-from reinlm.data.loading import drop_long, typed_rows
+from reinlm.data.loading import Found, drop_long, find_rows
 from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
-from reinlm.data.rows import BadRow, BadRows, Loaded, Row
+from reinlm.data.rows import BadRow, Loaded, Row
 from reinlm.data.sources import source_name
 from reinlm.errors import InputError
 from reinlm.records import Content, Message, Task
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def load_tasks(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase | Renderer, *, max_prompt_tokens: int | None = None
+    config: DataConfig,
+    tokenizer: PreTrainedTokenizerBase | Renderer,
+    *,
+    max_prompt_tokens: int | None = None,
+    found: Found | None = None,
 ) -> Loaded[Task]:
     """The tasks of a data set, in the order of its rows.
 
@@ -31,12 +35,14 @@ def load_tasks(
         config: the data; see `DataConfig`.
         tokenizer: the model's, or the renderer that episodes will use.
         max_prompt_tokens: the most tokens a prompt may have; None for no limit.
+        found: the rows, where they were read before (`find_rows`), to be used once.
 
     Raises:
         InputError: data, columns, rows or options that cannot be used, or prompts over the limit, as `config` says.
     """
-    source, bad_rows, shaper = source_name(config.path), BadRows(config.on_bad_row), PromptShaper(config)
-    rows, names = typed_rows(config, "prompt", bad_rows)
+    source, shaper = source_name(config.path), PromptShaper(config)
+    found = find_rows(config, "prompt") if found is None else found
+    rows, names, bad_rows = found.rows, found.names, found.bad_rows
     shaper.check_columns({name for row in rows for name in row.columns}, source)
     renderer = build_renderer(config, tokenizer)
     plans = (_task_plan(row, names[0], shaper, renderer) for row in rows)

@@ -236,6 +236,12 @@ def _linear_names(model: Any) -> set[str]:
     return {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ in kinds}
 
 
+def check_model_folder(path: str) -> None:
+    """Raises InputError where a folder that is named is not there, or lacks a configuration or weights."""
+    for need in ("config.json", "weights"):
+        _check_folder(path, need, None)
+
+
 def _check_folder(path: str, need: str, revision: str | None) -> None:
     """Name what a model folder lacks, or what keeps a name from being downloaded."""
     folder = Path(path).expanduser()

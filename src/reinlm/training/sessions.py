@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
-from reinlm.config import differences, read_recipe
-from reinlm.data import Examples, build_renderer, load_examples, load_tasks
+from reinlm.data import Examples, build_renderer
 from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
@@ -20,21 +19,20 @@ from reinlm.models import Policy, disable_dropout
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
-from reinlm.runs.checkpoints import load_step, newest_checkpoint
-from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
 from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
+from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.rl import RLRun, check_settings, needs_rewards
 from reinlm.training.setup import (
     MAY_CHANGE,
     autocast,
     check_folder,
-    check_stops,
+    check_resolved,
+    check_steps,
     loop_settings,
     observers,
-    prompt_room,
     seed_everything,
 )
 from reinlm.training.sft import SFTRun, check_sft
@@ -89,17 +87,18 @@ class Session(ABC):
         self.resumed = resume
         self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         """The run's folder."""
+        inputs = self._read()
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
             self.rewards = open_rewards(config.reward, stack)
             self.policy: Policy = training_policy(config.model, model)
-            load = self._load()
+            load = inputs.load(self.policy, self.rewards, self.progress)
             resolved = self._resolved()
             if resume:
-                _check_resolved(self.path, resolved)
+                check_resolved(self.path, resolved)
             self.run = self._make(load)
             if resume:
-                _check_steps(self.path, self.run.total_steps)
+                check_steps(self.path, self.run.total_steps)
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
@@ -117,8 +116,8 @@ class Session(ABC):
         """Refuse settings that contradict one another."""
 
     @abstractmethod
-    def _load(self) -> Any:
-        """Read the data."""
+    def _read(self) -> SFTInputs | RLInputs:
+        """Read and check what needs no model."""
 
     @abstractmethod
     def _make(self, loaded: Any) -> Any:
@@ -266,10 +265,6 @@ class Session(ABC):
         dtype = autocast(self.config.training, self.policy)
         return EpisodeSetup(rollout, environment, self.policy, seed=self.config.seed, autocast=dtype)
 
-    def _say_skipped(self, skipped: Mapping[str, int]) -> None:
-        for reason, count in skipped.items():
-            self.progress.say(f"skipped {count} rows: {reason}")
-
     def _evaluator(
         self,
         setup: EpisodeSetup,
@@ -282,29 +277,6 @@ class Session(ABC):
         sampling = evaluation_sampling(settings, self.policy.stops, rollout)
         episodes = {name: (setup.episodes(settings.data[name], sampling), tasks) for name, tasks in sets.items()}
         return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
-
-
-def _check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
-    """Raises InputError where a resumed run would read other tokens than it did."""
-    saved = read_recipe(path / "config.yaml").get("resolved") or {}
-    for name, value in resolved.items():
-        if name in saved and saved[name] != value:
-            changed = "; ".join(differences(saved[name], value, name))
-            raise InputError(
-                f"{path} was made with another {name}: {changed}",
-                hint="resume with the packages, the tokenizer and the chat template of the run",
-            )
-
-
-def _check_steps(path: Path, total: int) -> None:
-    """Raises InputError where a resumed run has made more steps than it is to have."""
-    newest, _ = newest_checkpoint(path / CHECKPOINTS)
-    done = load_step(newest) if newest is not None else 0
-    if done > total:
-        raise InputError(
-            f"cannot resume {path} with training.steps={total}: {newest} has {done} steps already",
-            hint=f"set training.steps to {done} or more, or start another run",
-        )
 
 
 class SFTSession(Session):
@@ -321,22 +293,8 @@ class SFTSession(Session):
         self.samples = self.config.reward is not None or not is_question(self.environment)
         check_sft(self.config, samples=self.samples)
 
-    def _load(self) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
-        config, tokenizer = self.config, self.policy.tokenizer
-        limit = config.max_tokens or self.policy.context_length
-        check_stops(self.policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        examples = load_examples(config.data, tokenizer, max_tokens=limit)
-        self._say_skipped(examples.skipped)
-        held_out: dict[str, Examples] = {}
-        tasks: dict[str, Sequence[Task]] = {}
-        for name, data in config.evaluation.data.items():
-            if not self.samples:
-                held_out[name] = load_examples(data, tokenizer, max_tokens=limit)
-                continue
-            tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit).items
-            if self.rewards is not None:
-                self.rewards.check(tasks[name])
-        return examples, held_out, tasks
+    def _read(self) -> SFTInputs:
+        return SFTInputs(self.config, samples=self.samples)
 
     def _make(self, loaded: tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]) -> SFTRun:
         examples, held_out, tasks = loaded
@@ -368,36 +326,13 @@ class RLSession(Session):
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
 
-    def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
-        config, tokenizer = self.config, self.policy.tokenizer
-        disable_dropout(self.policy.model)
-        longest = config.rollout.longest
-        key = "max_new_tokens" if longest == config.rollout.max_new_tokens else "max_new_tokens_end"
-        room = prompt_room(self.policy, longest, f"rollout.{key}")
-        check_stops(self.policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room)
-        sets: dict[str, Sequence[Task]] = {
-            name: load_tasks(data, tokenizer, max_prompt_tokens=room).items
-            for name, data in config.evaluation.data.items()
-        }
-        if self.rewards is not None:
-            for items in (tasks.items, *sets.values()):
-                self.rewards.check(items)
-        if config.rollout.groups > len(tasks.items):
-            raise InputError(
-                f"a batch of {config.rollout.groups} groups needs as many prompts, and the data hold {len(tasks.items)}",
-                hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
-            )
-        self._say_skipped(tasks.skipped)
-        text = None
-        if config.text is not None:
-            text = load_examples(config.text.data, tokenizer, max_tokens=self.policy.context_length)
-            self._say_skipped(text.skipped)
-        return tasks.items, sets, text
+    def _read(self) -> RLInputs:
+        return RLInputs(self.config)
 
     def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
         tasks, sets, text = loaded
         config = self.config
+        disable_dropout(self.policy.model)
         setup = self._setup(config.rollout, self.environment)
         if absent := self.algorithm.needs_columns - set(setup.engine.capabilities.columns):
             raise InputError(

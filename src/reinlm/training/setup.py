@@ -6,17 +6,20 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from reinlm.config import differences, read_recipe
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
 from reinlm.runs import RunFolder
+from reinlm.runs.checkpoints import load_step, newest_checkpoint
+from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
 
 MAY_CHANGE = (
@@ -66,6 +69,29 @@ def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool
         defaults=dump_defaults(type(config)),
     )
     return path
+
+
+def check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
+    """Raises InputError where a resumed run would read other tokens than it did."""
+    saved = read_recipe(path / "config.yaml").get("resolved") or {}
+    for name, value in resolved.items():
+        if name in saved and saved[name] != value:
+            changed = "; ".join(differences(saved[name], value, name))
+            raise InputError(
+                f"{path} was made with another {name}: {changed}",
+                hint="resume with the packages, the tokenizer and the chat template of the run",
+            )
+
+
+def check_steps(path: Path, total: int) -> None:
+    """Raises InputError where a resumed run has made more steps than it is to have."""
+    newest, _ = newest_checkpoint(path / CHECKPOINTS)
+    done = load_step(newest) if newest is not None else 0
+    if done > total:
+        raise InputError(
+            f"cannot resume {path} with training.steps={total}: {newest} has {done} steps already",
+            hint=f"set training.steps to {done} or more, or start another run",
+        )
 
 
 def autocast(config: TrainingConfig, policy: Policy) -> torch.dtype | None:

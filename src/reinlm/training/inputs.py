@@ -1,0 +1,105 @@
+"""What a run is given, in two parts: rows and paths are checked before a model is loaded, and tokenised after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reinlm.data import Examples, load_examples, load_tasks
+from reinlm.data.loading import find_rows
+from reinlm.errors import InputError
+from reinlm.models import Policy
+from reinlm.models.loading import check_model_folder
+from reinlm.records import Task
+from reinlm.rewards import RewardSet
+from reinlm.runs import Progress
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.setup import check_stops, prompt_room
+
+
+class SFTInputs:
+    """The rows of supervised fine-tuning; `samples` says whether those of its evaluation are prompts or examples.
+
+    Raises InputError for data, columns or rows that cannot be used.
+    """
+
+    def __init__(self, config: SFTConfig, *, samples: bool) -> None:
+        self._config, self._samples = config, samples
+        self._found = find_rows(config.data, "example")
+        kind = "prompt" if samples else "example"
+        self._held_out = {name: find_rows(data, kind) for name, data in config.evaluation.data.items()}
+
+    def load(
+        self, policy: Policy, rewards: RewardSet | None, progress: Progress
+    ) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
+        """The examples, and the evaluation sets as examples or as tasks."""
+        config, tokenizer = self._config, policy.tokenizer
+        limit = config.max_tokens or policy.context_length
+        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
+        examples = load_examples(config.data, tokenizer, max_tokens=limit, found=self._found)
+        _say_skipped(progress, examples.skipped)
+        held_out: dict[str, Examples] = {}
+        tasks: dict[str, Sequence[Task]] = {}
+        for name, data in config.evaluation.data.items():
+            found = self._held_out[name]
+            if not self._samples:
+                held_out[name] = load_examples(data, tokenizer, max_tokens=limit, found=found)
+                continue
+            tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit, found=found).items
+            if rewards is not None:
+                rewards.check(tasks[name])
+        return examples, held_out, tasks
+
+
+class RLInputs:
+    """The rows of reinforcement learning, and the paths of its further models.
+
+    Raises InputError for data, columns, rows or model folders that cannot be used, and for fewer prompts than a batch.
+    """
+
+    def __init__(self, config: RLConfig) -> None:
+        self._config = config
+        for source in (config.reference, config.teacher):
+            if source is not None:
+                check_model_folder(source.path)
+        self._found = find_rows(config.data, "prompt")
+        _check_batch(config, len(self._found.rows))
+        self._held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
+        self._text = None if config.text is None else find_rows(config.text.data, "example")
+
+    def load(
+        self, policy: Policy, rewards: RewardSet | None, progress: Progress
+    ) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
+        """The tasks, the evaluation sets, and the data-set text where there is any."""
+        config, tokenizer = self._config, policy.tokenizer
+        longest = config.rollout.longest
+        key = "max_new_tokens" if longest == config.rollout.max_new_tokens else "max_new_tokens_end"
+        room = prompt_room(policy, longest, f"rollout.{key}")
+        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
+        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room, found=self._found)
+        sets: dict[str, Sequence[Task]] = {
+            name: load_tasks(data, tokenizer, max_prompt_tokens=room, found=self._held_out[name]).items
+            for name, data in config.evaluation.data.items()
+        }
+        if rewards is not None:
+            for items in (tasks.items, *sets.values()):
+                rewards.check(items)
+        _check_batch(config, len(tasks.items))
+        _say_skipped(progress, tasks.skipped)
+        text = None
+        if config.text is not None:
+            text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self._text)
+            _say_skipped(progress, text.skipped)
+        return tasks.items, sets, text
+
+
+def _check_batch(config: RLConfig, prompts: int) -> None:
+    if config.rollout.groups > prompts:
+        raise InputError(
+            f"a batch of {config.rollout.groups} groups needs as many prompts, and the data hold {prompts}",
+            hint="lower rollout.batch_size, raise rollout.group_size, or give more data",
+        )
+
+
+def _say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
+    for reason, count in skipped.items():
+        progress.say(f"skipped {count} rows: {reason}")
