@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reinlm.data import Examples, load_examples, load_tasks
+from reinlm.data.columns import Kind
 from reinlm.data.loading import find_rows
 from reinlm.errors import InputError
 from reinlm.models import Policy
@@ -25,7 +26,7 @@ class SFTInputs:
     def __init__(self, config: SFTConfig, *, samples: bool) -> None:
         self._config, self._samples = config, samples
         self._found = find_rows(config.data, "example")
-        kind = "prompt" if samples else "example"
+        kind: Kind = "prompt" if samples else "example"
         self._held_out = {name: find_rows(data, kind) for name, data in config.evaluation.data.items()}
 
     def load(
