@@ -8,17 +8,25 @@ from typing import Any
 import pytest
 
 NAMES = [
+    ("reinlm.algorithms", "describe", "reinlm.composition.algorithm_spec"),
+    ("reinlm.algorithms.ladder", "page", "reinlm.algorithms.ladder.algorithms_page"),
+    ("reinlm.algorithms.ladder", "told", "reinlm.algorithms.ladder.algorithm_details"),
+    ("reinlm.composition", "describe", "reinlm.composition.algorithm_spec"),
     ("reinlm.loop", "StepResult", "reinlm.loop.StepReport"),
+    ("reinlm.metrics", "describe", "reinlm.runs.declarations.find_metric"),
+    ("reinlm.metrics", "page", "reinlm.metrics.metrics_page"),
     ("reinlm.models", "Scores", "reinlm.models.Outputs"),
+    ("reinlm.parts", "spell_part", "reinlm.parts.part_spec"),
     ("reinlm.records", "outcome", "reinlm.records.total"),
     ("reinlm.runs", "Interrupted", "reinlm.loop.Interrupted"),
     ("reinlm.runs", "Loop", "reinlm.loop.Loop"),
     ("reinlm.runs", "LoopSettings", "reinlm.loop.LoopSettings"),
     ("reinlm.runs", "RunResult", "reinlm.loop.RunResult"),
     ("reinlm.runs", "Task", "reinlm.loop.Run"),
+    ("reinlm.runs.declarations", "describe", "reinlm.runs.declarations.find_metric"),
     ("reinlm.runs.names", "METRICS", "reinlm.runs.declarations.METRICS"),
     ("reinlm.runs.names", "MetricInfo", "reinlm.runs.declarations.Metric"),
-    ("reinlm.runs.names", "describe", "reinlm.runs.declarations.describe"),
+    ("reinlm.runs.names", "describe", "reinlm.runs.declarations.find_metric"),
     ("reinlm.runs.names", "without_clocks", "reinlm.runs.declarations.without_clocks"),
 ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from reinlm.algorithms import Algorithm, describe, resolve
+from reinlm.algorithms import Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
 from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
@@ -139,7 +139,7 @@ class RLTrainer(RLSession):
         given = sections.get("algorithm")
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
-            sections["algorithm"] = describe(composed)
+            sections["algorithm"] = algorithm_spec(composed)
         with _settings(sections, options) as tree:
             config = _config(RLConfig, tree, loaded)
             super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))

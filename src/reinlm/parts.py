@@ -21,10 +21,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reinlm.config import Config, build
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 
 _ConfigClass = TypeVar("_ConfigClass", bound=type[Config])
 
@@ -87,7 +88,7 @@ def name_of_part(kind: str, config: Config) -> str:
     return next(name for name, known in PARTS[kind].items() if known is type(config))
 
 
-def spell_part(kind: str, config: Config) -> Any:
+def part_spec(kind: str, config: Config) -> Any:
     """As a recipe would say it: NAME, or {NAME: values} where it has any."""
     values = config.model_dump()
     name = name_of_part(kind, config)
@@ -158,3 +159,7 @@ def _line(error: BaseException, path: Path) -> str:
         return f" ({path.name}:{error.lineno})"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f" ({path.name}:{lines[-1]})" if lines else ""
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"spell_part": "reinlm.parts:part_spec"})

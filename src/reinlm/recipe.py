@@ -30,15 +30,15 @@ def read(recipe: Any) -> dict[str, Any]:
     if recipe is None:
         return {}
     if isinstance(recipe, Mapping):
-        return spelled(recipe)
+        return expand_sections(recipe)
     if isinstance(recipe, str | Path):
-        return spelled(read_recipe(recipe))
+        return expand_sections(read_recipe(recipe))
     raise InputError(f"recipe: {recipe!r} is neither a file nor a mapping", hint="give a YAML file, or {section: …}")
 
 
 def over(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` laid over `tree`, section by section and key by key."""
-    base, changes = spelled(tree), spelled(changes)
+    base, changes = expand_sections(tree), expand_sections(changes)
     if isinstance(base.get("algorithm"), str) and isinstance(changes.get("algorithm"), Mapping):
         base["algorithm"] = {"base": base["algorithm"]}
     return merge(base, changes, UNIONS)
@@ -67,7 +67,7 @@ def refuse_resolved(given: Mapping[str, Any]) -> None:
         )
 
 
-def spelled(tree: Mapping[str, Any]) -> dict[str, Any]:
+def expand_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with its sections spelled out where a value stands for one."""
     sections = dict(tree)
     for section, key in MAIN.items():

@@ -345,5 +345,5 @@ def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> Non
             )
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
     __getattr__ = renamed(__name__, {"outcome": "reinlm.records:total"})

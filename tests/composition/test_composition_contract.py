@@ -17,7 +17,7 @@ from reinlm.algorithms import (
     SoftOverlong,
     Updates,
     algorithm,
-    describe,
+    algorithm_spec,
     ladder,
 )
 from reinlm.algorithms import resolve as rebuild
@@ -215,7 +215,7 @@ def test_every_rung_has_a_card_and_stands_on_another():
 def test_every_choice_can_be_said_in_a_recipe_and_comes_back_from_its_description(changes):
     mine = algorithm("grpo", **changes)
     assert mine != algorithm("grpo")
-    assert rebuild(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
+    assert rebuild(yaml.safe_load(yaml.safe_dump(algorithm_spec(mine)))) == mine
     assert rebuild({"base": "grpo", **changes}) == mine
 
 

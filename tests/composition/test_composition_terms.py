@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from reinlm.algorithms import algorithm, describe, resolve
+from reinlm.algorithms import algorithm, algorithm_spec, resolve
 from reinlm.errors import InputError
 from reinlm.objectives import (
     KL,
@@ -234,7 +234,7 @@ def test_columns_are_constants_of_every_token(monkeypatch):
 def test_the_further_choices_can_be_said_in_a_recipe_and_come_back(changes):
     mine = algorithm("grpo", **changes)
     assert mine != algorithm("grpo")
-    assert resolve(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
+    assert resolve(yaml.safe_load(yaml.safe_dump(algorithm_spec(mine)))) == mine
 
 
 # ------------------------------------------------------------------------------------------------ constraints

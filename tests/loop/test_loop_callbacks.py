@@ -15,7 +15,7 @@ import reinlm
 from reinlm.loop import Callback, Control, EarlyStopping
 from reinlm.loop.early_stopping import Best
 from reinlm.runs import METRICS, load_state
-from reinlm.runs.declarations import describe, read_metrics_info
+from reinlm.runs.declarations import find_metric, read_metrics_info
 
 
 class Asks(Callback):
@@ -56,7 +56,7 @@ def test_a_declared_metric_of_ones_own_may_be_logged_and_is_described_in_the_fol
     run(tmp_path, Asks(lambda c: c.log("mine/math/gap", 0.5)))
     del METRICS[own.name]
     carried = read_metrics_info(tmp_path / "run")
-    assert describe("mine/math/gap", carried) == own
+    assert find_metric("mine/math/gap", carried) == own
     assert {"loss", "step_time"} <= set(carried)
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from reinlm.errors import InputError
 from reinlm.runs import load_state
-from reinlm.runs.declarations import describe
+from reinlm.runs.declarations import find_metric
 from tiny_runs import graded, length, metrics, run_rl, trainer
 
 
@@ -215,4 +215,4 @@ def test_every_metric_that_a_run_logs_is_described(tmp_path: Path) -> None:
         text={"data": EXAMPLES},
     )
     logged = {name for row in metrics(result.folder) for name in row} - {"step"}
-    assert {name for name in logged if describe(name) is None} == set()
+    assert {name for name in logged if find_metric(name) is None} == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
 from reinlm.composition import (
@@ -18,10 +18,11 @@ from reinlm.composition import (
     Shaper,
     SoftOverlong,
     Updates,
+    algorithm_spec,
     compose,
-    describe,
 )
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
@@ -75,7 +76,10 @@ __all__ = [
     "SoftOverlong",
     "Updates",
     "algorithm",
-    "describe",
+    "algorithm_spec",
     "ladder",
     "resolve",
 ]
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"describe": "reinlm.composition:algorithm_spec"})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from reinlm.composition import Algorithm, describe
-from reinlm.composition.document import choice_tables, differences, short, short_kl, short_updates
+from reinlm.composition import Algorithm, algorithm_spec
+from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
 from reinlm.errors import unknown
+from reinlm.renamed import renamed
 
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {}
 CARDS: dict[str, Card] = {}
@@ -77,7 +78,7 @@ def table() -> list[dict[str, str]]:
     """A row for each named algorithm by the date of its paper: its five choices in short, critic and source."""
     rows = []
     for card in ladder():
-        tree = describe(ALGORITHMS[card.name]())
+        tree = algorithm_spec(ALGORITHMS[card.name]())
         rows.append(
             {
                 "name": card.name,
@@ -91,7 +92,7 @@ def table() -> list[dict[str, str]]:
     return rows
 
 
-def told(name: str) -> dict[str, Any]:
+def algorithm_details(name: str) -> dict[str, Any]:
     """Everything about one algorithm: its card, all its choices, and how they differ from its parent's.
 
     Raises InputError for an unknown name, with the nearest.
@@ -103,15 +104,15 @@ def told(name: str) -> dict[str, Any]:
     return {
         **asdict(card),
         "description": " ".join((ALGORITHMS[name].__doc__ or "").split()),
-        "differs": differences(made, parent),
-        "choices": describe(made),
+        "differs": changed_choices(made, parent),
+        "choices": algorithm_spec(made),
         "updates": short_updates(made.updates),
         "needs": sorted(made.advantage.needs | ({"reference"} if made.needs_reference else set())),
         "warnings": list(made.warnings),
     }
 
 
-def page() -> str:
+def algorithms_page() -> str:
     """`docs/algorithms.md`: the ladder, and a section for each algorithm."""
     lines = [
         "# Algorithms",
@@ -128,7 +129,7 @@ def page() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Any choice can be replaced, from Python or in a recipe:", "", *_EXAMPLE]
     for card in ladder():
-        lines += _section(told(card.name))
+        lines += _section(algorithm_details(card.name))
     return "\n".join([*lines, "", *choice_tables()]) + "\n"
 
 
@@ -156,3 +157,10 @@ def _section(item: Mapping[str, Any]) -> list[str]:
         f"- **Updates of its paper**: {item['updates']}",
         f"- **Source**: {item['source']}",
     ]
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(
+        __name__,
+        {"told": "reinlm.algorithms.ladder:algorithm_details", "page": "reinlm.algorithms.ladder:algorithms_page"},
+    )

@@ -49,7 +49,7 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
         raise InputError(f"algorithm {base.name}: {error}") from error
 
 
-def describe(algorithm: Algorithm) -> dict[str, Any]:
+def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
     """The algorithm as a recipe would say it, every choice spelled out; for configuration files.
 
     `reinlm.algorithms.resolve` rebuilds from it what a named algorithm and named choices made; a choice from outside
@@ -63,11 +63,11 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
         if key == "kl":
             tree[key] = [_values_of(kl) for kl in value] if isinstance(value, tuple) else value and _values_of(value)
         else:
-            tree[key] = [spell(item) for item in value] if key in LISTS else spell(value)
+            tree[key] = [choice_spec(item) for item in value] if key in LISTS else choice_spec(value)
     return tree
 
 
-def spell(choice: Any) -> Any:
+def choice_spec(choice: Any) -> Any:
     """A choice as a recipe would say it: a name, or {name: its values}."""
     if choice is None or isinstance(choice, str):
         return choice
@@ -79,7 +79,7 @@ def spell(choice: Any) -> Any:
 
 def _values_of(choice: Any) -> dict[str, Any]:
     values = ((member, getattr(choice, member.name)) for member in fields(choice))
-    return {member.name: spell(value) if "kind" in member.metadata else value for member, value in values}
+    return {member.name: choice_spec(value) if "kind" in member.metadata else value for member, value in values}
 
 
 def _choice(key: str, value: Any, base: Algorithm) -> Any:

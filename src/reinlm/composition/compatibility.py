@@ -136,24 +136,24 @@ _CUTS = (NStep, VTrace)
 
 def cautions(algorithm: Composition) -> tuple[str, ...]:
     """What is accepted, and does less than its name promises: one sentence each."""
-    told = []
+    found = []
     for kl in algorithm.ties:
         if kl.allow_reward_alone:
-            told.append(
+            found.append(
                 "a full KL in the reward alone lacks the pull at each token's own state, and for answers of one token has no "
                 "effect; add the same KL in the loss for the exact gradient"
             )
         if not kl.in_loss and kl.estimator in {"k2", "k3"}:
-            told.append(
+            found.append(
                 f"{kl.estimator} as a constant in the reward does not follow the divergence that it estimates: near the "
                 "reference it hardly pulls at all; k1 follows it"
             )
     if is_pair([kl for kl in algorithm.ties if kl.anchor == "reference"]) and not _rewards_undivided(algorithm):
-        told.append(
+        found.append(
             "a full KL in reward and loss is the exact gradient where γ = λ = 1 and advantages are not divided; "
             f"{type(algorithm.advantage).__name__} discounts, cuts or divides them"
         )
-    return tuple(told)
+    return tuple(found)
 
 
 def _rewards_undivided(algorithm: Composition) -> bool:

@@ -1,4 +1,4 @@
-"""Choices and their differences in a few words, and every choice by its name: what pages and tables say of them."""
+"""Choices as short text and as Markdown tables, for the terminal, JSON and `docs/algorithms.md`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from reinlm.composition.algorithm import Algorithm, Updates
-from reinlm.composition.choices import describe, spell
+from reinlm.composition.choices import algorithm_spec, choice_spec
 from reinlm.objectives import CHOICES, KL
 from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 
@@ -62,11 +62,11 @@ def short_kl(kl: Any) -> str:
     return "; ".join(words) or "none"
 
 
-def differences(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
+def changed_choices(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
     """What an algorithm changes of its parent: choice, from, to; empty without one."""
     if parent is None:
         return []
-    mine, theirs = describe(made), describe(parent)
+    mine, theirs = algorithm_spec(made), algorithm_spec(parent)
     changed = []
     for kind in mine:
         if kind != "base" and mine[kind] != theirs[kind]:
@@ -120,14 +120,12 @@ def _fields(made: Any) -> str:
     if not is_dataclass(made):
         return ""
     given = ((item.name, item.default) for item in fields(made))
-    return ", ".join(
-        f"`{name}`" + ("" if default is MISSING else f"={spell_value(default)}") for name, default in given
-    )
+    return ", ".join(f"`{name}`" + ("" if default is MISSING else f"={yaml_text(default)}") for name, default in given)
 
 
-def spell_value(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     """A default as a recipe would write it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(spell(value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(choice_spec(value))
 
 
 def _first_sentence(made: Any) -> str:

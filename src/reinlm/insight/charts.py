@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reinlm.runs.declarations import Metric, describe, pattern
+from reinlm.runs.declarations import Metric, find_metric, pattern
 
 MOST_POINTS = 1500
 """A longer series is averaged in as many stretches, so that a page of a long run opens at once."""
@@ -275,7 +275,7 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
 def _figure(
     chart: Chart, curves: list[dict[str, Any]], metrics: Mapping[str, Metric], other: bool = False
 ) -> dict[str, Any]:
-    described = (describe(series.metric, metrics) for series in chart.series)
+    described = (find_metric(series.metric, metrics) for series in chart.series)
     info = next((metric for metric in described if metric is not None), _UNDECLARED)
     return {
         "title": chart.title,
@@ -331,7 +331,7 @@ def _curve(
         values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows])]
         if any(value is not None for value in values):
             curve[key] = values
-    info = describe(name, metrics)
+    info = find_metric(name, metrics)
     if info is not None and info.healthy_range is not None:
         curve["healthy"] = [bound for bound in info.healthy_range if bound is not None]
     return curve

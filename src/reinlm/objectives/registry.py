@@ -1,6 +1,6 @@
 """Choices by name: what a recipe may say stands beside the code that it names.
 
-A new choice is one decorated class or function in one file of this package; recipes, `describe` and the documentation
+A new choice is one decorated class or function in one file of this package; recipes, `algorithm_spec` and the documentation
 find it here.
 """
 

@@ -29,7 +29,7 @@ __all__ = [
     "without_clocks",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
     __getattr__ = renamed(
         __name__,
         {

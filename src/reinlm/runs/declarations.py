@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 from reinlm.runs.files import write_json
 
 METRICS_INFO_FILE = "metrics_info.json"
@@ -105,7 +106,7 @@ def pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda match: f"(?P<{match[1]}>[^/]+)", re.escape(name)))
 
 
-def describe(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
+def find_metric(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
     """What is known of a logged name such as `eval/gsm8k/pass@8`; None for one that no metric stands for."""
     forms = (metric for known, metric in metrics.items() if "{" in known and pattern(known).fullmatch(name))
     return metrics.get(name) or next(forms, None)
@@ -113,7 +114,9 @@ def describe(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | Non
 
 def is_library_name(name: str) -> bool:
     """Whether a declared metric of the library itself stands for this logged name."""
-    return describe(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
+    return (
+        find_metric(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
+    )
 
 
 def is_clock(name: str) -> bool:
@@ -158,3 +161,7 @@ def _is_range(bounds: Any) -> bool:
         return False
     numbers = [bound for bound in bounds if bound is not None]
     return all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers) and numbers == sorted(numbers)
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"describe": "reinlm.runs.declarations:find_metric"})

@@ -132,7 +132,7 @@ class RunFolder:
             cls._check(path, *how)
             if overwrite:
                 _empty(path)
-            _describe(path, kind, config, command, notes, resume=resume)
+            _write_run_files(path, kind, config, command, notes, resume=resume)
         except BaseException:
             _release(lock)
             raise
@@ -258,7 +258,7 @@ def _empty(path: Path) -> None:
         remove(child)
 
 
-def _describe(
+def _write_run_files(
     path: Path,
     kind: str,
     config: dict[str, Any],
