@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import reinlm
+
 NAMES = [
     ("reinlm.algorithms", "describe", "reinlm.composition.algorithm_spec"),
     ("reinlm.algorithms.ladder", "page", "reinlm.algorithms.ladder.algorithms_page"),
@@ -43,3 +45,11 @@ def test_an_earlier_name_is_taken_and_the_new_one_said(module: str, name: str, n
 def test_a_name_that_never_was_is_no_attribute(module: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'lamp'"):
         importlib.import_module(module).lamp  # noqa: B018
+
+
+def test_an_earlier_attribute_is_taken_and_the_new_one_said() -> None:
+    grpo = reinlm.algorithm("grpo")
+    with pytest.warns(FutureWarning, match=r"Algorithm\.ties is named active_kl"):
+        assert getattr(grpo, "ties") == grpo.active_kl  # noqa: B009 - the type checker does not know it
+    with pytest.warns(FutureWarning, match=r"Algorithm\.charge is named adjust_rewards"):
+        assert getattr(grpo, "charge") == grpo.adjust_rewards  # noqa: B009

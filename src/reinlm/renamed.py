@@ -1,4 +1,4 @@
-"""Names that users import and that have moved: they are still taken, with a warning that says the new one."""
+"""Earlier names of modules' contents and of attributes: still accepted, with a FutureWarning that gives the new name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds earlier names where they are.
+    """Make the `__getattr__` of a module whose contents were renamed or moved.
 
-    A name is imported when it is asked for, so that a module may name one that stands above it.
+    The new place is imported at the first access, so a module may name one that imports it.
 
     Args:
         names: earlier name -> "module:NAME".
@@ -28,3 +28,28 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(place), new)
 
     return find
+
+
+class RenamedAttribute:
+    """The earlier name of a property or method, in the body of its class.
+
+    Args:
+        new: the name that it has in the same class.
+
+    Example:
+        class Algorithm:
+            charge = RenamedAttribute("adjust_rewards")
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+        self.old = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(f"{owner.__name__}.{self.old} is named {self.new}", FutureWarning, stacklevel=2)
+        return getattr(instance, self.new)

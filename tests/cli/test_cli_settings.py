@@ -48,7 +48,7 @@ def test_a_choice_is_changed_on_top_of_a_named_algorithm(reinlm, place, words, r
     )
     assert outcome.code == 0, outcome.err
     chosen = resolve(read_recipe("out/config.yaml")["algorithm"])
-    assert chosen.ties[0].coefficient == 0.125
+    assert chosen.active_kl[0].coefficient == 0.125
     assert chosen == library.algorithm(base, kl={"coefficient": 0.125})
 
 

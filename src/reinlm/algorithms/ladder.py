@@ -1,4 +1,4 @@
-"""The named algorithms: what registers one, and what is told about them, in a terminal, as JSON and as a page."""
+"""The registry of named algorithms, and their descriptions for the terminal, JSON and `docs/algorithms.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CARDS: dict[str, Card] = {}
 
 @dataclass(frozen=True)
 class Card:
-    """What the documentation says of a named algorithm, beside what its choices say for themselves.
+    """Documentation of a named algorithm that its choices do not contain.
 
     Example:
         Card(name="gspo", parent="grpo", source="GSPO, arXiv 2507.18071", published="2025-07-24", equation="J = …",
@@ -27,20 +27,20 @@ class Card:
 
     name: str
     parent: str | None
-    """The rung below: what it is told as a difference from."""
+    """The algorithm that the documentation compares it with."""
     source: str
     published: str
-    """Year and month, which order the ladder."""
+    """ISO date of the paper, by which `ladder` sorts."""
     equation: str
-    """What is maximised, in plain characters."""
+    """The objective that is maximised, in plain characters."""
     formula: str
-    """The same in LaTeX."""
+    """The objective in LaTeX."""
     summary: str
-    """One sentence."""
+    """One sentence: the first line of the docstring."""
     use: str
-    """When to take it."""
+    """When to use it."""
     fails: str
-    """How it fails, and what to look at."""
+    """How it fails, and which metrics show it."""
 
 
 def named(
@@ -67,7 +67,7 @@ def named(
 
 
 def ladder() -> list[Card]:
-    """All named algorithms by the date of their paper."""
+    """The cards of all named algorithms, sorted by the date of their paper."""
     return sorted(CARDS.values(), key=lambda card: card.published)
 
 
@@ -75,7 +75,7 @@ COLUMNS = ("name", "advantage", "ratio", "gate", "kl", "weights", "critic", "sou
 
 
 def table() -> list[dict[str, str]]:
-    """A row for each named algorithm by the date of its paper: its five choices in short, critic and source."""
+    """One row per named algorithm, sorted by the date of its paper: short texts of its choices, critic and source."""
     rows = []
     for card in ladder():
         tree = algorithm_spec(ALGORITHMS[card.name]())
@@ -93,9 +93,9 @@ def table() -> list[dict[str, str]]:
 
 
 def algorithm_details(name: str) -> dict[str, Any]:
-    """Everything about one algorithm: its card, all its choices, and how they differ from its parent's.
+    """The card of one algorithm, all its choices, and the differences from its parent, as plain values.
 
-    Raises InputError for an unknown name, with the nearest.
+    Raises InputError for an unknown name; the hint gives the most similar one.
     """
     if name not in CARDS:
         raise unknown("algorithm", name, CARDS)
@@ -113,7 +113,7 @@ def algorithm_details(name: str) -> dict[str, Any]:
 
 
 def algorithms_page() -> str:
-    """`docs/algorithms.md`: the ladder, and a section for each algorithm."""
+    """The text of `docs/algorithms.md`: a table of all algorithms, and a section for each."""
     lines = [
         "# Algorithms",
         "",

@@ -1,4 +1,4 @@
-"""What named algorithms are made of: the five choices and the switches around them, and how they meet the data."""
+"""`Algorithm` and the choices that it is composed of: parsing from recipes, checks, filters, shapers, metrics."""
 
 from typing import TYPE_CHECKING
 

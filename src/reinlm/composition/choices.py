@@ -1,4 +1,4 @@
-"""From what a recipe says to the choices themselves, and back; strings stop here."""
+"""Convert between the values in a recipe and choice objects, in both directions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LISTS = {
     "shapers": "shaper",
     "filters": "filter",
 }
-"""Fields that hold any number of choices, and of what kind."""
+"""Fields of `Algorithm` that hold a tuple of choices, and the kind of these."""
 OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
-"""Fields that null switches off."""
+"""Fields that may be null."""
 FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
-"""What a recipe may change."""
+"""Fields of `Algorithm` that a recipe may set."""
 RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
-"""Values of choices by the names that recipes of 0.1 used, and the names that they go by; both are read."""
+"""Parameter names of version 0.1 -> current names; recipes may use both."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
@@ -50,10 +50,10 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
 
 
 def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm as a recipe would say it, every choice spelled out; for configuration files.
+    """The algorithm as a mapping in recipe syntax with every choice explicit, for config.yaml.
 
-    `reinlm.algorithms.resolve` rebuilds from it what a named algorithm and named choices made; a choice from outside
-    the library is named by its class alone.
+    `reinlm.algorithms.resolve` builds an equal algorithm from it, if all choices are registered; of other choices it holds
+    the class name and the fields.
     """
     tree: dict[str, Any] = {"base": algorithm.base or algorithm.name}
     if algorithm.base:
@@ -68,7 +68,7 @@ def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def choice_spec(choice: Any) -> Any:
-    """A choice as a recipe would say it: a name, or {name: its values}."""
+    """A choice in recipe syntax: a name, or {name: values}."""
     if choice is None or isinstance(choice, str):
         return choice
     known = {made: name for options in CHOICES.values() for name, made in options.items()}
@@ -126,7 +126,7 @@ def _build(kind: str, spec: Any) -> Any:
     elif isinstance(spec, Mapping) and len(spec) == 1 and next(iter(spec)) in options:
         name, given = next(iter(spec.items()))
     elif kind in OPTIONAL and len(options) == 1 and isinstance(spec, Mapping | list | tuple | float | int):
-        name, given = next(iter(options)), spec  # there is no other: its values are enough
+        name, given = next(iter(options)), spec  # the only choice of its kind: the name may be left out
     elif isinstance(spec, Mapping) and len(spec) == 1:
         name, given = next(iter(spec.items()))
     elif not isinstance(spec, type | Mapping) and _is_choice(kind, spec):
@@ -146,7 +146,7 @@ def _build(kind: str, spec: Any) -> Any:
 
 
 def _is_choice(kind: str, made: Any) -> bool:
-    """Whether an object is a choice of this kind, or one from outside the library, of which nothing is known."""
+    """Whether an object is a registered choice of this kind, or an unregistered callable or dataclass."""
     homes = [home for home, options in CHOICES.items() if made in options.values() or type(made) in options.values()]
     if homes:
         return kind in homes
@@ -185,7 +185,7 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
 
 
 def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """The name by which a value goes, with a warning where the recipe says an earlier one."""
+    """The current name of a parameter; warns where the recipe uses an earlier one."""
     new = RENAMED.get(key, key)
     if key in members or new not in members:
         return key

@@ -1,4 +1,4 @@
-"""Which groups are worth training on."""
+"""Group filters (dynamic sampling): which groups are trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reinlm.records import ScoredGroup, total
 
 
 class GroupFilter(Protocol):
-    """True keeps a group; a group that is dropped is sampled anew from another prompt."""
+    """Returns True to keep a group; a dropped group is replaced by one of another prompt."""
 
     def __call__(self, group: ScoredGroup) -> bool: ...
 
@@ -25,12 +25,12 @@ SUM = "sum"
 class MixedOutcomes:
     """Dynamic sampling of DAPO, arXiv 2503.14476 §3.2: keep a group only if some answers are right and some wrong.
 
-    It looks at rewards as the functions gave them, before weights and shaping, which would make every group look mixed. An
-    answer is right where its reward is more than `correct_above`, as in evaluation; answers without that reward say nothing.
+    It reads rewards before weights and shaping: a length penalty would make every group mixed. An answer is right where its
+    reward is more than `correct_above`, as in evaluation; answers without that reward are ignored.
     """
 
     reward: str | None = None
-    """Name of the reward that tells right from wrong; None: the first one. "sum": the weighted sum of all, where any
+    """Name of the reward that says whether an answer is right; None: the first one. "sum": the weighted sum of all, where any
     difference keeps a group."""
     correct_above: float = 0.5
 
@@ -50,9 +50,9 @@ class MixedOutcomes:
 
 
 def with_first_reward(filters: Sequence[GroupFilter], name: str | None) -> tuple[GroupFilter, ...]:
-    """The filters, those that look at the first reward bound to the name of the recipe's first reward function.
+    """Replace `reward=None` (the first reward) by `name`, the recipe's first reward function.
 
-    An environment's rewards stand before it, and where it said nothing of a group the second one is not asked instead.
+    Without this, an environment's rewards would come first, or the second function where the first gave None.
     """
     return tuple(
         replace(one, reward=name) if isinstance(one, MixedOutcomes) and one.reward is None and name else one

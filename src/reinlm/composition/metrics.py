@@ -1,4 +1,4 @@
-"""What an algorithm measures of the tokens that it trains on, and the coefficients of its state."""
+"""Declarations of the metrics of an update that its algorithm computes, and of its coefficients."""
 
 from reinlm.runs.declarations import Metric, declare_metrics
 
@@ -9,7 +9,7 @@ _ANSWERS = declare_metrics(
         "entropy of the policy at the scored tokens",
         healthy="falls gently",
         bad=(
-            "collapses towards 0: exploration is over, raise the upper clip bound or the temperature; climbs: "
+            "collapses towards 0: exploration has ended, raise the upper clip bound or the temperature; climbs: "
             "noise is winning, lower the learning rate"
         ),
     ),
@@ -171,9 +171,9 @@ _BOUNDS = declare_metrics(
     Metric(
         "sequence_mask/dropped",
         "fraction",
-        "tokens of punished answers that the policy has left behind",
+        "tokens with negative advantage that the off-policy sequence mask drops",
         healthy="a few per cent",
-        bad="near one half: the threshold is too low, nothing is punished any more",
+        bad="near one half: the threshold is too low, most answers with negative advantage are dropped",
     ),
     Metric(
         "selection/selected",

@@ -34,11 +34,11 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Judge:
+class StopRule:
     """Judges a run by the first set's accuracy, or its loss where nothing is sampled.
 
     Example: the judgement of a run that stops once its accuracy reaches 0.9:
-        Judge(higher_is_better=True, stop_at=0.9, patience=None)
+        StopRule(higher_is_better=True, stop_at=0.9, patience=None)
     """
 
     higher_is_better: bool
@@ -51,8 +51,8 @@ class Judge:
 
     def value(self, found: Mapping[str, float]) -> float | None:
         """The value to judge by; None where nothing was measured, or it is not a number."""
-        judged = "/accuracy" if self.higher_is_better else "/loss"
-        value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
+        suffix = "/accuracy" if self.higher_is_better else "/loss"
+        value = next((value for name, value in found.items() if name.endswith(suffix)), math.nan)
         return None if math.isnan(value) else value
 
     def stop(self, value: float, best: Best) -> str | None:

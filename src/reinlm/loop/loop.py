@@ -14,7 +14,7 @@ from typing import Any
 from reinlm.errors import RunError
 from reinlm.loop.callbacks import Callback, check_callbacks
 from reinlm.loop.delivery import Delivery
-from reinlm.loop.early_stopping import Best, Judge
+from reinlm.loop.early_stopping import Best, StopRule
 from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
 from reinlm.loop.interrupts import Interrupted, Interrupts
 from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
@@ -87,8 +87,8 @@ class Loop:
         self.settings = settings
         self.folder = folder
         self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
-        self.judge = Judge(settings.higher_is_better, settings.stop_at, settings.patience)
-        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode)
+        self._stop_rule = StopRule(settings.higher_is_better, settings.stop_at, settings.patience)
+        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self._stop_rule.mode)
         self.done = 0
         """Steps made."""
         self.seconds = 0.0
@@ -276,12 +276,12 @@ class Loop:
         found, samples = self.active_run.evaluate(step)
         if not found:
             return {}
-        value = self.judge.value(found)
+        value = self._stop_rule.value(found)
         if value is not None:
             self._latest = value
-            self._best = self._best.seen(value, self.judge.mode)
+            self._best = self._best.seen(value, self._stop_rule.mode)
             if step:
-                self.stopped = self.stopped or self.judge.stop(value, self._best)
+                self.stopped = self.stopped or self._stop_rule.stop(value, self._best)
         if samples:
             stage = "before" if step == 0 else "after"
             rows = [{"step": step, **sample} for sample in samples]

@@ -16,7 +16,7 @@ from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import ALWAYS, Parameters, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
-from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "reinlm.rewards.service"
@@ -63,7 +63,7 @@ class Reward:
     function: Callable[..., Any] | None
     parameters: Parameters | None
     """None for a built-in reward."""
-    lane: Lane | None
+    pool: WorkerPool | None
     """Where its calls queue; None where they are made at once, by whoever asks for them."""
     in_worker: bool
 
@@ -82,7 +82,7 @@ class Reward:
             raise about(self.name, error) from error
 
     def task(self, call: Call) -> Callable[[Worker | None], list[Events]]:
-        """The call as a task for its lane, or for whoever makes it at once; it encodes the arguments for a worker now."""
+        """The call as a task for its pool, or for whoever makes it at once; it encodes the arguments for a worker now."""
         if not self.in_worker:
             return lambda worker: _settle(self, call, self._here(call, worker))
         plain = {name: self.encode(name, value) for name, value in call.arguments.items() if name != "trainer_state"}

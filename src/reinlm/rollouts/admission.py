@@ -16,27 +16,27 @@ Order = Literal["name", "arrival"]
 
 
 class Wave:
-    """Episodes that are begun together; each has a seat, in the order in which they are begun.
+    """Episodes that are begun together; each has a slot, in the order in which they are begun.
 
-    In the order "name" a request is held until every seat that is still taken holds one. Then all enter the engine, in
-    the order of the seats. Nothing else is in flight at that moment, since each of those episodes has had its previous
+    In the order "name" a request is held until every slot that is still taken holds one. Then all enter the engine, in
+    the order of the slots. Nothing else is in flight at that moment, since each of those episodes has had its previous
     completion, so that the batch depends on the requests alone. Completions reach their episodes as soon as they are
     finished. In the order "arrival" a request enters the engine at once.
 
     Example:
         wave = Wave(engine, 8, "name")
-        rollouts = await asyncio.gather(*(run_episode(seat, …) for seat in wave.seats))
+        rollouts = await asyncio.gather(*(run_episode(slot, …) for slot in wave.slots))
     """
 
     def __init__(self, engine: Generator, size: int, order: Order) -> None:
         self.engine = engine
-        self.seats = tuple(Seat(self, place) for place in range(size))
+        self.slots = tuple(Slot(self, place) for place in range(size))
         self._held = order == "name"
         self._taken = set(range(size))
         self._asking: dict[int, asyncio.Future[None]] = {}
 
     async def admitted(self, place: int) -> None:
-        """Return when the request of this seat may enter."""
+        """Return when the request of this slot may enter."""
         if not self._held:
             return
         loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class Wave:
         await turn
 
     def leave(self, place: int) -> None:
-        """Nobody waits for this seat from now on. Leaving twice does nothing."""
+        """Nobody waits for this slot from now on. Leaving twice does nothing."""
         self._taken.discard(place)
         self._asking.pop(place, None)
         self._admit()
@@ -59,7 +59,7 @@ class Wave:
                 asking[place].set_result(None)
 
 
-class Seat:
+class Slot:
     """What one episode of a wave samples from; implements `reinlm.rollouts.protocol.Generator`."""
 
     def __init__(self, wave: Wave, place: int) -> None:

@@ -21,7 +21,7 @@ from reinlm.environments.protocol import check_environment
 from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.functions import ALWAYS
-from reinlm.rollouts.admission import Order, Seat, Wave
+from reinlm.rollouts.admission import Order, Slot, Wave
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.protocol import Generator, Sampling
@@ -136,7 +136,7 @@ def sample_groups(
 async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:
     """Several episodes of one task, named `NAME/0`, `NAME/1`, …; see `run_episode` for what it raises."""
     wave = Wave(episodes.engine, group_size, episodes.order)
-    return await _group(episodes, task, name, wave.seats, lambda: None)
+    return await _group(episodes, task, name, wave.slots, lambda: None)
 
 
 async def _sample(
@@ -170,7 +170,7 @@ async def _sample(
                     episodes,
                     task,
                     f"{tag}/{escaped(task.id)}",
-                    wave.seats[group_size * number : group_size * (number + 1)],
+                    wave.slots[group_size * number : group_size * (number + 1)],
                     one_ended,
                 )
             )
@@ -185,12 +185,12 @@ async def _sample(
 
 
 async def _group(
-    episodes: Episodes, task: Task, name: str, seats: Sequence[Seat], ended: Callable[[], None]
+    episodes: Episodes, task: Task, name: str, slots: Sequence[Slot], ended: Callable[[], None]
 ) -> RolloutGroup:
-    async def play(number: int, seat: Seat) -> Rollout:
+    async def play(number: int, slot: Slot) -> Rollout:
         try:
             return await run_episode(
-                seat,
+                slot,
                 _made(episodes.environment, task),
                 task,
                 name=f"{name}/{number}",
@@ -200,15 +200,15 @@ async def _group(
                 limits=episodes.limits,
             )
         finally:
-            seat.leave()
+            slot.leave()
 
-    async def counted(number: int, seat: Seat) -> Rollout:
-        rollout = await play(number, seat)
+    async def counted(number: int, slot: Slot) -> Rollout:
+        rollout = await play(number, slot)
         ended()
         return rollout
 
     async with _together() as together:
-        playing = [together.create_task(counted(number, seat)) for number, seat in enumerate(seats)]
+        playing = [together.create_task(counted(number, slot)) for number, slot in enumerate(slots)]
     return RolloutGroup(task, tuple(one.result() for one in playing))
 
 

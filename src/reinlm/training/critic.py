@@ -36,7 +36,7 @@ class CriticConfig(Config):
 
 
 @dataclass(frozen=True)
-class Critic:
+class CriticModel:
     """A value model and what trains it; a shared one takes part in the policy's passes."""
 
     model: ValueModel

@@ -15,7 +15,7 @@ from reinlm.rewards import RewardConfig, RewardSet, build_rewards
 from reinlm.rollouts import EpisodeConfig, Episodes, Sampling, build_engine
 
 
-def check_environment(
+def resolve_environment(
     environment: Any, rollout: EpisodeConfig, reward: RewardConfig | None, *, needs_rewards: bool
 ) -> MakeEnvironment:
     """What makes the environment that a recipe names.

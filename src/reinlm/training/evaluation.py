@@ -62,7 +62,7 @@ class Evaluation:
     """For every group, whether each answer is right; None where no reward was given."""
 
 
-def evaluate(
+def evaluate_tasks(
     episodes: Episodes,
     tasks: Sequence[Task],
     rewards: RewardSet | None,
@@ -127,7 +127,7 @@ class Evaluator:
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, (episodes, tasks) in self.sets.items():
-            found = evaluate(
+            found = evaluate_tasks(
                 episodes,
                 tasks,
                 self.rewards,

@@ -14,7 +14,7 @@ from reinlm.batches import TokenBatch
 from reinlm.models import VALUES, Anchor, Want
 from reinlm.objectives import Feedback, explained_variance
 from reinlm.records import UNKNOWN_VERSION
-from reinlm.training.critic import Critic
+from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner
 
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
@@ -43,7 +43,7 @@ def prepare(
     state: AlgorithmState,
     *,
     learner: Learner,
-    critic: Critic | None = None,
+    critic: CriticModel | None = None,
     anchors: Mapping[str, Anchor],
     several: bool,
 ) -> Prepared:
@@ -78,7 +78,7 @@ def prepare(
         feedback = replace(feedback, values=values.double(), final_values=_final_values(batch, feedback, critic))
     if old is not None:
         feedback = replace(feedback, log_importance=(old - rollout).double())
-    charged = algorithm.charge(feedback, state, old, ref, full)
+    charged = algorithm.adjust_rewards(feedback, state, old, ref, full)
     advantages = algorithm.advantage(charged)
     returns = algorithm.advantage.targets(charged) if critic is not None else None
     return Prepared(charged, advantages, old, ref, teacher, full, returns, algorithm.trained(charged))
@@ -103,7 +103,7 @@ def staleness_metrics(batch: TokenBatch, updates: int) -> dict[str, float]:
     return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
 
-def _final_values(batch: TokenBatch, feedback: Feedback, critic: Critic) -> Tensor:
+def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) -> Tensor:
     """The critic's value of the last state of every truncated episode, elsewhere 0; on the CPU."""
     layout, cut = batch.layout, feedback.truncated
     final = torch.zeros(layout.size("episode"), dtype=torch.float64)

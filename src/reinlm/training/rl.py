@@ -25,7 +25,7 @@ from reinlm.rollouts import Collected, Episodes, Source, check_trainable
 from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
 from reinlm.training.config import RLConfig
-from reinlm.training.critic import Critic, CriticConfig, value_model
+from reinlm.training.critic import CriticConfig, CriticModel, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
@@ -119,7 +119,7 @@ class RLRun(TrainsPolicy):
             settings = config.critic or CriticConfig()
             model = value_model(settings, config.model, self.policy, self.model)
             own = settings.optimizer or config.optimizer.model_copy(update={"warmup_steps": 0})
-            critic = Critic(model, learner(model.model, model.trainable(), own, model.adapter))
+            critic = CriticModel(model, learner(model.model, model.trainable(), own, model.adapter))
         text = None
         if config.text is not None and examples is not None:
             text = TextLoss(config.text, examples, policy, self.anchors.by_name, config.seed)

@@ -23,7 +23,7 @@ from reinlm.runs import Progress, RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
-from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
+from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.policy import training_policy
 from reinlm.training.rl import RLRun, check_settings, needs_rewards
@@ -314,7 +314,7 @@ class SFTSession(Session):
     run: SFTRun
 
     def _check(self) -> None:
-        self.environment = check_environment(
+        self.environment = resolve_environment(
             self.config.environment, self.config.rollout, self.config.reward, needs_rewards=False
         )
         self.samples = self.config.reward is not None or not is_question(self.environment)
@@ -362,7 +362,7 @@ class RLSession(Session):
     def _check(self) -> None:
         config = self.config
         check_settings(config, self.algorithm)
-        self.environment = check_environment(
+        self.environment = resolve_environment(
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
 
@@ -442,6 +442,6 @@ def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[
             f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
             "training.minibatches or training.passes makes more updates"
         )
-    if any(kl.anchor == "old" for kl in algorithm.ties):
+    if any(kl.anchor == "old" for kl in algorithm.active_kl):
         found.append("with one update a batch the KL to the old policy is 0 and has no gradient")
     return found

@@ -17,7 +17,7 @@ from reinlm.models import VALUES, Anchor, Outputs, Want
 from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, k3
 from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors, OldPolicy
-from reinlm.training.critic import Critic
+from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.preparation import FULL_KL_METRICS, Prepared, prepare, prepared_metrics, staleness_metrics
 from reinlm.training.text import TextLoss
@@ -65,7 +65,7 @@ class Updater:
         learner: Learner,
         settings: UpdateSettings,
         *,
-        critic: Critic | None = None,
+        critic: CriticModel | None = None,
         anchors: Anchors | None = None,
         text: TextLoss | None = None,
     ) -> None:
@@ -271,7 +271,7 @@ class Updater:
             self.state = replace(self.state, batches=self.state.batches + 1)
             return {"critic/warmup": 1.0} if warming else {}
         kls = []
-        for index, tie in enumerate(self.algorithm.ties):
+        for index, tie in enumerate(self.algorithm.active_kl):
             name = COEFFICIENTS[tie.anchor]
             found[name] = self.state.kl_coefficients[index]
             per_token, per_sequence = self._divergence(batch, prepared, tie, metrics)

@@ -16,8 +16,8 @@ from reinlm.rollouts import sample_groups
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
-from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
-from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
+from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
+from reinlm.training.evaluation import Evaluation, evaluate_tasks, evaluation_sampling
 from reinlm.training.setup import prompt_room
 
 
@@ -35,7 +35,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     output = Path(config.output) if config.output else None
     if output is not None and not output.absolute().parent.is_dir():
         raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
-    environment = check_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
+    environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
@@ -45,7 +45,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
         if rewards is not None:
             rewards.check(tasks.items)
         setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
-        result = evaluate(
+        result = evaluate_tasks(
             setup.episodes(config.data, sampling),
             tasks.items,
             rewards,
@@ -61,7 +61,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
 
 def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generated]:
     """Sample answers to prompts. What the verb `generate` calls."""
-    environment = check_environment(config.environment, config.rollout, None, needs_rewards=False)
+    environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
     policy = load_policy(config.model if model is None else model)
     chat = config.chat
     if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):

@@ -8,7 +8,7 @@ from typing import Any
 
 from reinlm.loop.callbacks import Callback, Control
 from reinlm.loop.events import Evaluated, Logged, RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import Ledger, plain
+from reinlm.loop.trackers.logged_steps import LoggedSteps, as_builtins
 
 
 class ServiceTracker(Callback):
@@ -41,15 +41,15 @@ class ServiceTracker(Callback):
 
     def on_run_started(self, event: RunStarted, control: Control) -> None:
         if not event.over:
-            self._ledger = Ledger(event, self.service, self.identity(event))
-            self._run = self.open(event, self._ledger.identity)
+            self._logged_steps = LoggedSteps(event, self.service, self.identity(event))
+            self._run = self.open(event, self._logged_steps.identity)
 
     def on_evaluated(self, event: Evaluated, control: Control) -> None:
         self._samples = event.samples
 
     def on_logged(self, event: Logged, control: Control) -> None:
         samples, self._samples = self._samples, None
-        if self._run is not None and self._ledger.claim(event.step):
+        if self._run is not None and self._logged_steps.claim(event.step):
             self.log(self._run, event.metrics, _table(samples) if samples else None, event.step)
 
     def on_run_ended(self, event: RunEnded, control: Control) -> None:
@@ -60,4 +60,4 @@ class ServiceTracker(Callback):
 
 def _table(samples: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     columns = list(dict.fromkeys(name for sample in samples for name in sample))
-    return columns, [[plain(sample.get(name)) for name in columns] for sample in samples]
+    return columns, [[as_builtins(sample.get(name)) for name in columns] for sample in samples]

@@ -11,7 +11,7 @@ from typing import Any
 
 from reinlm.config import Config
 from reinlm.loop.events import RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import plain
+from reinlm.loop.trackers.logged_steps import as_builtins
 from reinlm.loop.trackers.registry import tracker
 from reinlm.loop.trackers.service import ServiceTracker
 
@@ -50,7 +50,7 @@ class TrackioTracker(ServiceTracker):
                 project=self.config.project,
                 name=identity,
                 space_id=self.config.space_id,
-                config=plain(event.config),
+                config=as_builtins(event.config),
                 resume="allow",
                 embed=False,
                 auto_log_cpu=False,

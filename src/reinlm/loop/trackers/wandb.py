@@ -11,7 +11,7 @@ from typing import Any, Literal
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.loop.events import RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import plain
+from reinlm.loop.trackers.logged_steps import as_builtins
 from reinlm.loop.trackers.registry import tracker
 from reinlm.loop.trackers.service import ServiceTracker
 
@@ -60,7 +60,7 @@ class WandbTracker(ServiceTracker):
             id=identity,
             resume="allow",
             dir=str(event.folder),
-            config=plain(event.config),
+            config=as_builtins(event.config),
             settings=wandb.Settings(console="off", silent=True),
         )
 

@@ -10,7 +10,7 @@ from reinlm.loop.events import RunStarted
 from reinlm.runs.files import write_json
 
 
-class Ledger:
+class LoggedSteps:
     """`trackers/NAME.json` in the run folder: an identity, and the last step that was handed to the tracker.
 
     A step is noted before it is handed over: a process that is killed in between leaves it out there, never twice.
@@ -37,10 +37,10 @@ class Ledger:
         write_json(self.path, {"identity": self.identity, "last_step": self._last})
 
 
-def plain(value: Any) -> Any:
+def as_builtins(value: Any) -> Any:
     """Read-only views as the dicts and lists that other packages take."""
     if hasattr(value, "items"):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_builtins(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [as_builtins(item) for item in value]
     return value
