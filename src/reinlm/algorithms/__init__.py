@@ -1,4 +1,4 @@
-"""Named algorithms: short compositions of the choices in `reinlm.objectives`, with their papers' defaults."""
+"""Named algorithms, one file each: compositions of the choices in `reinlm.objectives` with the defaults of their papers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from reinlm.renamed import renamed
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
     """A named algorithm, with any of its choices replaced.
 
-    A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to call it otherwise.
+    A change is a choice object or its value in recipe syntax: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to rename it.
 
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
@@ -59,7 +59,7 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
     return algorithm(base, **changes)
 
 
-for _module in pkgutil.iter_modules(__path__):  # a file of a named algorithm registers it
+for _module in pkgutil.iter_modules(__path__):  # importing the file of an algorithm registers it
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [

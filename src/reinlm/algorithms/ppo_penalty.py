@@ -18,7 +18,7 @@ from reinlm.objectives import GAE, KL, Critic, NoGate, SchulmanRule, TokenRatio,
     "batches: watch kl/old.",
 )
 def ppo_penalty() -> Algorithm:
-    """PPO without a clip: β times the divergence from the old policy, and β follows Schulman's rule.
+    """PPO without a clip: a penalty of β times the divergence from the old policy, where β follows Schulman's rule.
 
     The paper's targets are 0.003 to 0.03 nats (a token, here); measured by k3 on the batch after its last update.
     """

@@ -15,11 +15,11 @@ from reinlm.objectives import NoGate, Returns, TokenRatio, sequence_sum
     use="To see the bare policy gradient: no baseline, no clip, no KL. With rewards of 0 and 1 it imitates the right "
     "answers.",
     fails="The variance of a return without a baseline: where most answers earn about the same, nearly all of the "
-    "gradient is noise. Several updates of one batch push right answers without bound: watch ratio/max and "
+    "gradient is noise. Several updates of one batch raise the probability of right answers without bound: watch ratio/max and "
     "entropy.",
 )
 def reinforce() -> Algorithm:
-    """The policy gradient against no baseline: every answer is pushed by what it earned from each token on.
+    """The policy gradient without a baseline: the weight of a token is the return from it on.
 
     A sequence is one action, so its tokens are summed. The ratio is 1 on the first update of a batch, where the gradient is
     that of Σ G log π; on later ones it is the importance weight of the token.
