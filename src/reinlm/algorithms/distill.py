@@ -11,10 +11,11 @@ from reinlm.objectives import NoGate, TeacherLogRatio, TokenRatio, token_mean
     published="2023-06",
     equation="J = 1/N Σ_t r_t A_t,   A_t = log π_teacher(y_t) - log π_old(y_t)",
     formula=r"J(\theta) = \frac{1}{N} \sum_t r_t(\theta)\, A_t, \qquad A_t = \log\frac{\pi_{teacher}(y_t)}{\pi_{old}(y_t)}",
-    use="A larger model with the same tokenizer that answers well: every token of the student's own answers gets a learning signal.",
-    fails="Nothing beyond the teacher is learned, and the teacher also scores states that it would never reach, where it is unreliable. The "
-    "reverse KL concentrates on one mode of the teacher: watch entropy. Over the vocabulary instead of samples: advantage=none and "
-    "kl={anchor: teacher, estimator: full}.",
+    use="A larger model with the same tokenizer that answers well: every token of the student's own answers gets a "
+    "learning signal.",
+    fails="Nothing beyond the teacher is learned, and the teacher also scores states that it would never reach, "
+    "where it is unreliable. The reverse KL concentrates on one mode of the teacher: watch entropy. Over the "
+    "vocabulary instead of samples: advantage=none and kl={anchor: teacher, estimator: full}.",
 )
 def distill() -> Algorithm:
     """Samples of the student; the advantage of a token is log π_teacher - log π_old.

@@ -12,8 +12,8 @@ from reinlm.objectives import KL, LeaveOneOut, NoGate, TokenRatio, sequence_sum
     equation="A_i = R_i - mean of the other answers,   R_i = R(y_i) - β Σ_t log π_old/π_ref",
     formula=r"A_i = R_i - \frac{1}{G-1} \sum_{j \ne i} R_j, \qquad R_i = R(y_i) - \beta \sum_t"
     r" \log\frac{\pi_{old}(y_{i,t})}{\pi_{ref}(y_{i,t})}",
-    use="One update a batch and a reward for whole answers: the least machinery that is unbiased, with 2 to 8 answers "
-    "a prompt.",
+    use="One update a batch and a reward for whole answers: the simplest unbiased estimator, with 2 to 8 answers "
+    "per prompt.",
     fails="Nothing bounds the ratio, so several updates of one batch may diverge; watch ratio/max. The KL is summed over "
     "the answer, so long answers are penalised more.",
 )

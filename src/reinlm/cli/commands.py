@@ -1,4 +1,4 @@
-"""The verbs: train, score, sample. Each puts its words into one tree of settings and calls the verb of `reinlm.api`."""
+"""The verbs: each merges recipe, flags and overrides into one mapping and calls the function of `reinlm.api`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, then RL, before your eyes; about two minutes."""
+    """A tiny model from scratch: SFT, then RL, with a report; about two minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
@@ -180,7 +180,7 @@ def classical(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
     ] = False,
-    as_list: Annotated[bool, typer.Option("--list", help="What there is to learn with.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -224,7 +224,7 @@ def classical(
     typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
 
 
-# ------------------------------------------------------------------------------------------------ from words to settings
+# ------------------------------------------------------------------------------------------------ command line to settings
 
 
 def _flags(
@@ -237,7 +237,7 @@ def _flags(
     output: Path | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """What the flags say, where the configuration has it; `others` stand by their own names."""
+    """The flags as configuration sections; `others` keep their names."""
     return _given(
         {
             "model": model,
@@ -252,7 +252,7 @@ def _flags(
 
 
 def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Recipe, then flags, then overrides: the later wins."""
+    """Merge recipe, flags and overrides; later ones take precedence."""
     from reinlm.recipe import over, override, read
 
     words = list(arguments or [])

@@ -1,4 +1,4 @@
-"""Commands that tell what there is: algorithms and metrics."""
+"""The commands `algorithms` and `metrics`, which print documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reinlm.errors import InputError
 
 @command()
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="One of them; by default the whole ladder.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An algorithm; by default a table of all.")] = None,
     as_json: AsJson = False,
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,

@@ -9,8 +9,8 @@ _ANSWERS = declare_metrics(
         "entropy of the policy at the scored tokens",
         healthy="falls gently",
         bad=(
-            "collapses towards 0: exploration has ended, raise the upper clip bound or the temperature; climbs: "
-            "noise is winning, lower the learning rate"
+            "collapses towards 0: exploration has ended, raise the upper clip bound or the temperature; "
+            "climbs: the policy becomes random, lower the learning rate"
         ),
     ),
     section="answers",

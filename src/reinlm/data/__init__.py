@@ -1,4 +1,4 @@
-"""Data that users bring: rows from files, data sets and lists, as tasks to solve or examples to imitate."""
+"""Users' data: rows from files, data sets and lists, converted to tasks for sampling or examples for SFT."""
 
 from reinlm.data.config import DataConfig
 from reinlm.data.examples import Example, Examples, load_examples

@@ -1,4 +1,4 @@
-"""What a policy acts in: questions of one turn, and users' environments of several. Needs no torch."""
+"""Environments: single questions, and users' environments of several turns. Imports no torch."""
 
 from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
 from reinlm.environments.question import Question

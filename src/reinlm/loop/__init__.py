@@ -1,4 +1,4 @@
-"""The loop that every run shares, the events that it sends, callbacks and trackers. Imports no torch when it is loaded."""
+"""The loop of every run, its events, callbacks and trackers. Importing it does not import torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What trackers of other services share: one run there for a run folder, each step once, samples beside the metrics."""
+"""Base of trackers of services: one run of the service per run folder, each step logged once, samples with the metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reinlm.loop.trackers.logged_steps import LoggedSteps, as_builtins
 
 
 class ServiceTracker(Callback):
-    """A run at a service, also when the run here is resumed; the samples of an evaluation stand with the next metrics."""
+    """Logs to one run of a service, also after a resume. Samples of an evaluation are logged with the next metrics."""
 
     service: str
-    """The name of the ledger's file."""
+    """File name in `trackers/` of the run folder, without `.json`."""
 
     def __init__(self) -> None:
         self._run: Any = None
@@ -23,11 +23,11 @@ class ServiceTracker(Callback):
 
     @abstractmethod
     def identity(self, event: RunStarted) -> str:
-        """Of a new run there."""
+        """The id of a new run of the service."""
 
     @abstractmethod
     def open(self, event: RunStarted, identity: str) -> Any:
-        """The run there."""
+        """Start or continue the run of the service; returns its handle."""
 
     @abstractmethod
     def log(
@@ -37,7 +37,7 @@ class ServiceTracker(Callback):
 
     @abstractmethod
     def finish(self, run: Any, event: RunEnded) -> None:
-        """Close the run there."""
+        """Close the run of the service."""
 
     def on_run_started(self, event: RunStarted, control: Control) -> None:
         if not event.over:
