@@ -61,7 +61,9 @@ class RunResult:
 
 
 class Loop:
-    """Runs the steps, evaluations and checkpoints of a `Run`. `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
+    """Makes the steps, evaluations and checkpoints of a `Run`.
+
+    `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
 
     Args:
         run: what is trained.

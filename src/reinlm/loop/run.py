@@ -51,7 +51,10 @@ class StepReport:
 
 
 class Run(Protocol):
-    """The interface that the loop needs, implemented by `reinlm.training.rl.RLRun`, `reinlm.training.sft.SFTRun`, `reinlm.classical.run.Control`."""
+    """The interface that the loop needs.
+
+    Implemented by `reinlm.training.rl.RLRun`, `reinlm.training.sft.SFTRun`, `reinlm.classical.run.Control`.
+    """
 
     @property
     def kind(self) -> str: ...

@@ -3,10 +3,10 @@
 Only tokens that the policy chose are steps: tool output between turns is no state. The outcome reward lands on the last
 token of the episode; one without a reward gets advantage 0.
 
-An episode that was cut off goes on in principle: with `bootstrap_truncated` the value of its last state
-(`Feedback.final_values`) stands for what would have followed. Without, nothing follows, because the reward has judged the
-answer as it was cut: the usual reading for language models, whose limit is the task's own, and the safe one at γ = 1, where
-the value of a state that is always the last learns from itself alone and may drift without end.
+With `bootstrap_truncated` a truncated episode is continued by the value of its last state (`Feedback.final_values`). Without,
+it counts as ended, because the reward function has scored the truncated answer: usual for language models, whose limit
+belongs to the task, and safer at γ = 1, where the value of a state that is always the last has only itself as a target and
+may drift.
 """
 
 from __future__ import annotations
