@@ -41,9 +41,9 @@ class Callback:
     """Base of callbacks and trackers. Override what is needed; every method does nothing by default.
 
     Callbacks run in the order given. Requests to `control` take effect at the end of the step, before its record and
-    checkpoint are written. A callback with state overrides `state_dict` and `load_state_dict`; the state is in
-    every checkpoint, so a killed and resumed run gives the same results. State that changes in `on_logged` or
-    `on_saved` is only in the next checkpoint.
+    checkpoint are written.
+    A callback with state overrides `state_dict` and `load_state_dict`; the state is in every checkpoint, so a killed and
+    resumed run gives the same results. State that changes in `on_logged` or `on_saved` is only in the next checkpoint.
 
     Methods whose names begin with `on_` are handlers: async ones and those that belong to no event are errors.
 

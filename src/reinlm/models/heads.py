@@ -71,7 +71,7 @@ def split_head(model: nn.Module) -> Split:
 
 
 def supports_packing(model: nn.Module) -> bool:
-    """Whether sequences laid end to end in one row, with positions that restart, do not attend to each other. Tested once per model."""
+    """Whether sequences laid end to end in one row, with restarting positions, do not attend to each other. Tested once."""
     if model not in _packs:
         _packs[model] = _try_packing(model, split_head(model))
     return _packs[model]

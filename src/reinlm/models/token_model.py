@@ -113,8 +113,9 @@ class TokenModel(nn.Module):
 
         logprob_t = log softmax(logits_{t-1} / temperature)[token_t]        entropy_t = -Σ_v p_v log p_v
 
-    The head runs only on the states of scored tokens, chunk by chunk. The backward pass recomputes the logits of a chunk, so
-    only one [chunk, vocabulary] tensor exists at a time. Tokens after the last scored one are not computed. Runs under the caller's autocast; the softmax is float32 (float64 for a float64 model).
+    The head runs only on the states of scored tokens, chunk by chunk. The backward pass recomputes the logits of a chunk,
+    so only one [chunk, vocabulary] tensor exists at a time. Tokens after the last scored one are not computed. Runs under
+    the caller's autocast; the softmax is float32 (float64 for a float64 model).
 
     Args:
         lm: a Hugging Face causal language model (or a PEFT model around one), or with `value_head` a backbone alone.

@@ -1,4 +1,4 @@
-"""Reward functions as things that can be named, loaded and called, here or in a worker process."""
+"""Find, load, inspect and call reward functions, in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reinlm.errors import InputError, error_line, file_of, nearest
 from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
 
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
-"""What every reward function may take, beside the columns of the data."""
+"""Arguments that every reward function may take, besides the columns of the data."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def source_of_part(name: str, options: Mapping[str, Any]) -> FunctionSource | No
 
 
 def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call `function`; what an async one promises is awaited in an event loop of its own."""
+    """Call `function`; the result of an async one is awaited in a new event loop."""
     result = function(**arguments)
     return _await(result) if inspect.isawaitable(result) else result
 

@@ -1,4 +1,4 @@
-"""Score groups of rollouts: call every reward, in worker processes or here, and turn what they return into events."""
+"""Score groups of rollouts: call every reward, in worker processes or in this one, and convert the results to events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CallMode = Literal["group", "batch"]
 
 @dataclass(frozen=True)
 class Scored:
-    """What `RewardSet.score` gives."""
+    """The result of `RewardSet.score`."""
 
     groups: list[ScoredGroup]
     """In the order of the groups that were scored."""
@@ -41,7 +41,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A call that was made or waits in its pool."""
+    """A call that was made or is queued in its pool."""
 
     reward: Reward
     samples: Sequence[Sample]
@@ -124,7 +124,7 @@ class RewardSet:
     def score_group(
         self, group: RolloutGroup, state: TrainerState | None = None, *, columns: Sequence[str] | None = None
     ) -> Coroutine[Any, Any, Scored]:
-        """`score` for one group, to be awaited; the event loop is free meanwhile.
+        """`score` for one group, to be awaited; it does not block the event loop.
 
         The calls queue at once, so every function is called in the order of the calls of this method. A function that
         runs in this process without a time limit is called before it returns.
@@ -144,7 +144,7 @@ class RewardSet:
         return self._finish([group], begun)
 
     def close(self) -> None:
-        """End the worker processes; the set cannot score any more. Closing twice does nothing."""
+        """End the worker processes; afterwards the set cannot score. Closing twice does nothing."""
         self._finalizer()
 
     def __enter__(self) -> RewardSet:
@@ -292,7 +292,7 @@ def _ready(
 ) -> Reward:
     """Load the function where it will run, so that one that cannot be used is found before any training.
 
-    Its pool: `checks` for a built-in that can hang, `own` for what a worker can import, `here` for the rest.
+    The pool is `checks` for a built-in that can hang, `own` for a function that a worker can import, else `here`.
     """
     source = choice.source
     if isinstance(choice.function, Builtin):

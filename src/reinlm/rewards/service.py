@@ -1,4 +1,4 @@
-"""What a reward worker does: load functions and call them. It runs in the worker process (`reinlm.sandbox.child`)."""
+"""The methods of a reward worker: load functions and call them. Runs in the worker process (`reinlm.sandbox.child`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rewards are named: in a recipe, on the command line and from Python."""
+"""`RewardConfig`, and the parsing of reward specifications from recipes, flags and Python."""
 
 from __future__ import annotations
 

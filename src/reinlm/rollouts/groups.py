@@ -1,4 +1,4 @@
-"""From tasks to scored groups: several episodes of each task, and what rewards say of them while others are sampled."""
+"""Run several episodes of each task, and score each group while others are still sampled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True)
 class Episodes:
-    """How episodes are played.
+    """Everything that an episode needs except its task.
 
     Example:
         Episodes(engine, renderer, sampling, environment=Question, seed=0)
@@ -91,7 +91,7 @@ def sample_groups(
     phases: Phases = contextlib.nullcontext,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Sampled:
-    """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
+    """Run `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
 
     Sample k of a task is the request `TAG/TASK/k`, turn j ≥ 1 of it `TAG/TASK/k/j`, with the id of the task as `escaped`
     gives it; its noise depends on (seed, tag, task, k, turn) alone. A group is scored as soon as it is finished, while

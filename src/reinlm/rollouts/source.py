@@ -1,4 +1,4 @@
-"""Where batches come from: groups are sampled, scored and filtered until there are as many as a step wants."""
+"""`Source`: samples, scores and filters groups until a step has enough of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collected:
-    """What one step has to train on."""
+    """The groups of one step."""
 
     kept: tuple[ScoredGroup, ...]
     """In the order in which they were begun."""

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its folder, metrics, rollouts and checkpoints. Imports no torch when it is loaded."""
+"""The files of a run: folder, metrics, rollouts and checkpoints. Importing it does not import torch."""
 
 from typing import TYPE_CHECKING
 

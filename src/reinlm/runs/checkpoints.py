@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent.
+"""Checkpoints, written atomically.
 
 `checkpoints/step_N/` is what the caller writes (a Hugging Face directory) with the trainer's state beside it:
 `trainer_state.json` and `trainer_state.safetensors` (see `reinlm.runs.state`), and `checkpoint.json`, which lists every

@@ -1,4 +1,4 @@
-"""What is known of metrics: each is declared once, beside the code that logs it, and a run's folder carries the declarations.
+"""Declarations of metrics. Each is declared once, beside the code that logs it, and stored in the run folder.
 
     declare_metrics(Metric("mine/drift", "nats", "divergence from the first answers", healthy="below 1"))
 
@@ -44,9 +44,9 @@ class Metric:
     """"none" for a number without one."""
     meaning: str
     healthy: str = ""
-    """What it does in a run that goes well; empty where every value is."""
+    """Values in a healthy run; empty if every value is healthy."""
     healthy_range: tuple[float | None, float | None] | None = None
-    """The lowest and the highest healthy value, None for no bound; None altogether where no number tells."""
+    """The lowest and the highest healthy value, None for no bound; None if there is no range."""
     bad: str = ""
     """What a bad value means and what to do about it."""
     section: Section = "own"
@@ -75,7 +75,7 @@ CLOCKS = frozenset({"time", "step_time", "tokens_per_second", "samples_per_secon
 
 
 def declare_metrics(*metrics: Metric, section: Section = "own") -> tuple[Metric, ...]:
-    """Make metrics known: the report shows their unit, meaning and healthy range.
+    """Register metrics: the report shows their unit, meaning and healthy range.
 
     Args:
         metrics: their names may have `{…}` where a logged name has any text without a slash.
@@ -107,13 +107,13 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def find_metric(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
-    """What is known of a logged name such as `eval/gsm8k/pass@8`; None for one that no metric stands for."""
+    """The declaration for a logged name such as `eval/gsm8k/pass@8`; None without one."""
     forms = (metric for known, metric in metrics.items() if "{" in known and pattern(known).fullmatch(name))
     return metrics.get(name) or next(forms, None)
 
 
 def is_library_name(name: str) -> bool:
-    """Whether a declared metric of the library itself stands for this logged name."""
+    """Whether a declaration of the library itself matches this logged name."""
     return (
         find_metric(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
     )

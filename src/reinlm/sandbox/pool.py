@@ -1,4 +1,4 @@
-"""Tasks in order, each on a thread with a worker process at hand."""
+"""`WorkerPool`: a queue of tasks, each run in a thread that has a worker process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class WorkerPool:
     """A queue of tasks for `width` worker processes; each starts when there is work for it.
 
-    A pool of one runs its tasks strictly in order, and its process keeps what its functions keep in their modules.
+    With `width=1` tasks run strictly in order in one process, which keeps the state of modules between tasks.
 
     Example:
         pool = WorkerPool("reinlm.rewards.service")

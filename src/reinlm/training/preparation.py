@@ -1,4 +1,4 @@
-"""What is known of a batch before its first update: log-probabilities, values, adjusted rewards, advantages."""
+"""Compute log-probabilities, values, adjusted rewards and advantages of a batch before its first update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known of a batch before its first update; all on the CPU, none with a gradient."""
+    """Quantities of a batch before its first update; all on the CPU, without gradient."""
 
     feedback: Feedback
     advantages: Tensor
@@ -118,7 +118,7 @@ def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) ->
 
 
 def prepared_metrics(prepared: Prepared) -> dict[str, float]:
-    """What is to be said of a batch before its updates."""
+    """Metrics of a batch before its updates."""
     kept = prepared.feedback.layout.expand(prepared.trained, "episode")
     metrics = {
         "advantage/std": float(prepared.advantages.std(correction=0)) if len(kept) else 0.0,

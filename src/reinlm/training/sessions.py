@@ -1,4 +1,4 @@
-"""What the public trainers do: load what a run needs, and drive it step by step or to its end."""
+"""Base classes of the public trainers: load data and models of a run, then run it stepwise or completely."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Session(ABC):
 
     @property
     def loop(self) -> Loop:
-        """What drives the run. The first use of it, or of `folder`, makes the run's folder."""
+        """The loop of the run. The first access to it or to `folder` creates the run folder."""
         if self._loop is None:
             self._check_open()
             folder = self._stack.enter_context(RunFolder.create(self.path, **self._folder))

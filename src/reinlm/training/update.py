@@ -1,4 +1,4 @@
-"""All updates of one collected batch: passes of minibatches, and what moves after them."""
+"""All updates of one collected batch: passes over minibatches, then adaptive coefficients and learning rate."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class UpdateResult:
 
 
 class Updater:
-    """Trains policy and critic on batches. What moves: `state`, the learners."""
+    """Trains policy and critic on batches. Its state: `state` of the algorithm, and the learners."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`eval` and `generate`: what can be done with a model without training it."""
+"""The verbs `eval` and `generate`, which do not train."""
 
 from __future__ import annotations
 
