@@ -42,12 +42,13 @@ class Callback:
 
     Callbacks run in the order given. Requests to `control` take effect at the end of the step, before its record and
     checkpoint are written.
+
     A callback with state overrides `state_dict` and `load_state_dict`; the state is in every checkpoint, so a killed and
     resumed run gives the same results. State that changes in `on_logged` or `on_saved` is only in the next checkpoint.
 
     Methods whose names begin with `on_` are handlers: async ones and those that belong to no event are errors.
 
-    A callback that raises ends the run with a `RunError` that names it, after the step was finished without the callback and saved.
+    A callback that raises ends the run with a `RunError` that names it, after the step was finished without it and saved.
 
     Example:
         class Drift(Callback):
