@@ -119,7 +119,7 @@ class SamplingSettings:
     top_k: int = 0
     """0 keeps the whole vocabulary."""
     max_new_tokens: int | None = None
-    """Tokens of a turn at most; None where nothing says so."""
+    """Tokens of a turn at most; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Rollout:
     truncated: bool
     """A limit ended the episode. Excludes `terminated`."""
     reason: str
-    """Which one: "stop", "environment"; "length" (tokens of a turn), "context", "turns", "time"; or what the error said."""
+    """Which one: "stop", "environment"; "length" (tokens of a turn), "context", "turns", "time"; or the text of the error."""
     events: tuple[RewardEvent, ...] = ()
     """Rewards of the environment, if it gives any."""
 
@@ -279,7 +279,7 @@ class Rollout:
 
     @property
     def versions(self) -> tuple[int, int] | None:
-        """The oldest and the newest policy version among its tokens; None where no token says its version."""
+        """The oldest and the newest policy version among its tokens; None if no token has a version."""
         stamped = np.concatenate([_NONE, *(s.columns["version"] for s in self.segments if "version" in s.columns)])
         known = stamped[stamped != UNKNOWN_VERSION]
         return (int(known.min()), int(known.max())) if known.size else None

@@ -134,7 +134,7 @@ class Composition:
 
     @property
     def needs_ref_logprobs(self) -> bool:
-        """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
+        """Whether the reference's log-probabilities of the sampled tokens are needed, not only its full distribution."""
         in_reward = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.active_kl if not kl.in_loss)
         return in_reward or "ref_logprobs" in self._needed_by_terms
 
@@ -153,9 +153,9 @@ class Composition:
 
     @property
     def needs_full_kl_in_reward(self) -> bool:
-        """Whether `charge` takes `full_kl`: of π_old and the reference, once a batch before its first update, no gradient.
+        """Whether `adjust_rewards` takes `full_kl` of π_old and the reference: once per batch, without gradient.
 
-        π_old is the policy as it stands before the first update, whose `old_logprobs` are measured in the same pass.
+        π_old is the policy before the first update of the batch; its `old_logprobs` are measured in the same pass.
         """
         return self._full("reference", in_loss=False)
 
@@ -175,7 +175,7 @@ class Composition:
 
     @property
     def full_directions(self) -> Mapping[str, str]:
-        """Of each anchor with a full KL its direction, for `full_divergence(log π, log anchor, direction)` at each state.
+        """The direction of the full KL to each anchor, for `full_divergence(log π, log anchor, direction)` at each state.
 
         log π and log anchor are over the vocabulary, at the sampling temperature. One anchor has one direction.
         """
@@ -183,7 +183,7 @@ class Composition:
 
     @property
     def needs_old_logprobs(self) -> bool:
-        """Whether old log-probabilities are needed even where an update is a single step, so that they are the current ones."""
+        """Whether old log-probabilities are needed even with one update per batch, where they equal the current ones."""
         by_batch = any(
             (not kl.in_loss and kl.estimator != "full") or (kl.controller and kl.anchor == "reference")
             for kl in self.active_kl

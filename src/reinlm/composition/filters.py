@@ -63,7 +63,7 @@ def with_first_reward(filters: Sequence[GroupFilter], name: str | None) -> tuple
 def first_reward(group: ScoredGroup) -> str | None:
     """The first reward of the recipe: that of the first event of an answer that got the most kinds of reward.
 
-    Events stand in the order of the recipe, and a reward that was not given leaves none. None for a group without events.
+    Events are in the order of the recipe; a reward that was not given has none. None for a group without events.
     """
     fullest = max(group.events, key=lambda events: len({event.name for event in events}), default=())
     return fullest[0].name if fullest else None

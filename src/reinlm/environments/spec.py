@@ -1,4 +1,4 @@
-"""Environments by name: what a recipe's `environment` may say."""
+"""Environments by name: the values of `environment` in a recipe."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ class BatchPrepared(Event):
     tokens: int
     """Tokens that are trained on or scored."""
     groups: tuple[ScoredGroup, ...] = ()
-    """Of `rl`: the groups of the batch, replayed ones last."""
+    """In `rl`: the groups of the batch, replayed ones last."""
     advantages: np.ndarray | None = None
-    """Of `rl`: [tokens], in the order of the groups."""
+    """In `rl`: [tokens] advantages, in the order of the groups."""
 
 
 @dataclass(frozen=True)

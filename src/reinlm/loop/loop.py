@@ -98,7 +98,7 @@ class Loop:
         self.stopped: str | None = None
         """Why the run ends before its last step."""
         self._best = Best()
-        self._latest: float | None = None  # metrics of the evaluation after the last step
+        self._latest: float | None = None  # the accuracy or loss of the evaluation after the last step
         self._saved: int | None = None
         self._last_checkpoint = NO_CHECKPOINT
         self._checkpoint_seconds = 0.0
@@ -119,7 +119,7 @@ class Loop:
         return self._started and not self._ended
 
     def run(self) -> RunResult:
-        """Train to the end, also after some steps. Raises Interrupted after Ctrl-C or SIGTERM, with everything saved."""
+        """Train to the end, from the current step. Raises Interrupted after Ctrl-C or SIGTERM, with everything saved."""
         with self._guarded():
             if not self._started:
                 self.start()
@@ -130,7 +130,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ start, step, finish
 
     def start(self) -> None:
-        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run as it stands."""
+        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run before its first step."""
         with self._guarded():
             self.delivery.state_dict()  # a state that no checkpoint can hold ends the run before its first step
             newest = self.checkpoints.newest() if self.folder.resumed else None

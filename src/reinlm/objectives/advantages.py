@@ -89,7 +89,7 @@ class Feedback:
 
     @property
     def effective_named_rewards(self) -> Mapping[str, Float[Tensor, " episodes"]] | None:
-        """`named_rewards`, NaN for the episodes that are out of every statistic; None where they were not asked for."""
+        """`named_rewards`, NaN for the episodes that are out of every statistic; None if they were not collected."""
         if self.named_rewards is None:
             return None
         out = self.effective_rewards.isnan()
@@ -120,7 +120,7 @@ Need = Literal["critic", "group", "greedy", "importance", "named_rewards", "teac
 class Advantage:
     """Feedback of a whole collected batch -> advantage of every token [N], a constant to the policy loss.
 
-    The attributes let contradictions be refused before anything runs.
+    The class attributes declare what it reads, so that contradictions are found before a run.
     """
 
     needs: frozenset[Need] = frozenset()
@@ -130,7 +130,7 @@ class Advantage:
     sums_rewards: bool = False
     """Whether it sums rewards over time, and so reads `Feedback.token_rewards`."""
     reads_rewards: bool = True
-    """Whether the values in `Feedback.effective_rewards` count: where not, nothing that adjusts them has an effect."""
+    """Whether it reads `Feedback.effective_rewards`; otherwise shaping, costs and KL in the reward have no effect."""
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError

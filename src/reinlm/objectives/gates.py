@@ -1,4 +1,4 @@
-"""How much of the policy's movement may count: from ratio and advantage to a loss per token."""
+"""Gates: the per-token policy loss as a function of ratio and advantage (clip, soft gate, truncated weight, …)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class KL:
 
     @property
     def active(self) -> bool:
-        """Whether it can ever count."""
+        """Whether it can be nonzero: the coefficient is above 0 or adaptive."""
         return self.coefficient > 0.0 or self.controller is not None
 
     @property

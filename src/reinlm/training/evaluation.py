@@ -53,7 +53,7 @@ class EvaluationConfig(Config):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found on one set of prompts."""
+    """The result of an evaluation on one set of prompts."""
 
     metrics: dict[str, float]
     """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded."""

@@ -38,7 +38,7 @@ from reinlm.training.text import TextLoss
 from reinlm.training.update import Updater, UpdateResult, UpdateSettings
 
 SMALLEST_MINIBATCH = 8
-"""Groups that are left to an update, at least, where the number of updates is the algorithm's."""
+"""The least number of groups per update if the algorithm sets the number of updates."""
 
 
 class RLRun(TrainsPolicy):

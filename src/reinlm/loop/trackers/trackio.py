@@ -17,11 +17,11 @@ from reinlm.loop.trackers.service import ServiceTracker
 
 
 class TrackioConfig(Config):
-    """Where a run stands in Trackio."""
+    """Project and name of the run in Trackio."""
 
     project: str = "reinlm"
     name: str | None = None
-    """Of the run; null: the name of its folder and a random suffix."""
+    """Name of the run; null: the name of its folder and a random suffix."""
     space_id: str | None = None
     """A Hugging Face Space to log to; null: the local store that `trackio show` reads."""
 

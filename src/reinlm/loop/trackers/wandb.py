@@ -17,11 +17,11 @@ from reinlm.loop.trackers.service import ServiceTracker
 
 
 class WandbConfig(Config):
-    """Where a run stands in Weights & Biases."""
+    """Project and name of the run in Weights & Biases."""
 
     project: str = "reinlm"
     name: str | None = None
-    """Of the run; null: the name of its folder."""
+    """Name of the run; null: the name of its folder."""
     entity: str | None = None
     """The user or team; null: the account's default."""
     mode: Literal["online", "offline"] | None = None
