@@ -130,7 +130,7 @@ def algorithms_page() -> str:
     lines += ["", "Any choice can be replaced, from Python or in a recipe:", "", *_EXAMPLE]
     for card in ladder():
         lines += _section(algorithm_details(card.name))
-    return "\n".join([*lines, "", *choice_tables()]) + "\n"
+    return "\n".join([*lines, "", *choice_tables(), *_BESIDE]) + "\n"
 
 
 _EXAMPLE = (
@@ -141,6 +141,26 @@ _EXAMPLE = (
     "```yaml",
     "algorithm: {base: grpo, ratio: sequence, gate: {clip: [3e-4, 4e-4]}}",
     "```",
+)
+
+
+_BESIDE = (
+    "",
+    "## Beside the choices",
+    "",
+    "What a recipe sets for every algorithm:",
+    "",
+    "| keys | what they do |",
+    "|---|---|",
+    "| `training.passes`, `training.minibatches` | Updates of a collected batch; null: as many as the algorithm's paper makes, "
+    "with at least eight groups in each. |",
+    "| `training.target_kl` | An update that would begin too far from the old policy is not made. |",
+    "| `training.kl_learning_rate` | The learning rate follows the divergence from the old policy. |",
+    "| `rollout.temperature`, `rollout.temperature_end`, `rollout.schedule` | The sampling temperature goes from one to the other "
+    "over the run. Every answer is scored at the temperature at which it was sampled. |",
+    "| `rollout.max_new_tokens`, `rollout.max_new_tokens_end`, `rollout.schedule` | So does the limit of an answer's length. "
+    "Shapers take the limit under which an answer was sampled. |",
+    "| `evaluation.correct_above` | From which value of the first reward an answer counts as right. |",
 )
 
 
