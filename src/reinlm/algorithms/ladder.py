@@ -156,8 +156,8 @@ _BESIDE = (
     "with at least eight groups in each. |",
     "| `training.target_kl` | An update that would begin too far from the old policy is not made. |",
     "| `training.kl_learning_rate` | The learning rate follows the divergence from the old policy. |",
-    "| `rollout.temperature`, `rollout.temperature_end`, `rollout.schedule` | The sampling temperature goes from one to the other "
-    "over the run. Every answer is scored at the temperature at which it was sampled. |",
+    "| `rollout.temperature`, `rollout.temperature_end`, `rollout.schedule` | The sampling temperature goes from one to the "
+    "other over the run. Every answer is scored at the temperature at which it was sampled. |",
     "| `rollout.max_new_tokens`, `rollout.max_new_tokens_end`, `rollout.schedule` | So does the limit of an answer's length. "
     "Shapers take the limit under which an answer was sampled. |",
     "| `evaluation.correct_above` | From which value of the first reward an answer counts as right. |",
