@@ -15,7 +15,7 @@ from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
 from reinlm.training.rl import updates_per_batch
 from reinlm.training.sessions import idle_gate
-from tiny_runs import metrics, run_rl, trainer
+from tiny_runs import ROWS, metrics, run_rl, trainer
 
 PAPERS = {
     "grpo": (1, 1),
@@ -81,6 +81,37 @@ def test_limits_on_how_far_a_batch_goes_need_a_second_update(name: str, tmp_path
     with pytest.raises(InputError, match=rf"training\.{name} has no effect: a batch makes one update"):
         trainer(tmp_path / "run", training={name: 0.01})
     trainer(tmp_path / "run", training={name: 0.01, "passes": 2}).close()
+
+
+def first_mixed(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    """Right and wrong by turns for the prompt whose answer is 3, else all wrong."""
+    return [float(answer[0] == "3" and number % 2) for number in range(len(completions))]
+
+
+def test_the_learning_rate_follows_only_what_a_batch_can_show(tmp_path: Path) -> None:
+    """One update, with nothing replayed before it, begins where the old policy is; its distance of 0 says nothing."""
+    near = {"kl_learning_rate": 10.0, "steps": 3}
+    replay = {**near, "minibatches": 1, "passes": 1, "replay": {"groups": 1, "age": 1}}
+    rows = metrics(run_rl(tmp_path / "replay", algorithm="grpo", training=replay).folder)
+    assert [row["groups/replayed"] for row in rows] == [0.0, 1.0, 1.0]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1, 0.15])
+    assert (rows[0]["approx_kl"], rows[1]["approx_kl"] > 0) == (0.0, True)
+    changes: dict[str, Any] = {
+        "algorithm": {"base": "grpo", "filters": "mixed_outcomes"},
+        "training": {**near, "minibatches": 2},
+        "rollout": {"max_attempts": 1},
+        "data": ROWS[:2],
+    }
+    rows = metrics(run_rl(tmp_path / "one_left", reward=first_mixed, **changes).folder)
+    assert [row["updates/made"] for row in rows] == [1.0, 1.0, 1.0]
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.1, 0.1]
+
+
+def test_an_update_that_was_not_made_because_it_began_too_far_lowers_the_learning_rate(tmp_path: Path) -> None:
+    limits = {"minibatches": 2, "target_kl": 1e-9, "kl_learning_rate": 1e-9}
+    rows = metrics(run_rl(tmp_path / "run", algorithm="grpo", training=limits).folder)
+    assert [(row["updates/made"], row["updates/stopped"]) for row in rows] == [(1.0, 1.0)] * 2
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1 / 1.5])
 
 
 def said(capsys: Any) -> str:

@@ -79,7 +79,8 @@ class RLTraining(TrainingConfig):
     the batch's updates."""
     kl_learning_rate: float | None = Field(None, gt=0)
     """Nats a token: after a batch whose last update began more than twice this far from the old policy, the learning rate is
-    divided by 1.5; nearer than half of it, multiplied; between 1/100 and 10 times the schedule's."""
+    divided by 1.5; nearer than half of it, multiplied; between 1/100 and 10 times the schedule's. It stays where that update
+    was the first and nothing was replayed into it: it begins at the old policy."""
     reference_refresh: RefreshConfig | None = None
     """Null: the reference stays as it was at the start."""
     replay: ReplayConfig | None = None

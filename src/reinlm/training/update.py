@@ -19,7 +19,14 @@ from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors, OldPolicy
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
-from reinlm.training.preparation import FULL_KL_METRICS, Prepared, prepare, prepared_metrics, staleness_metrics
+from reinlm.training.preparation import (
+    FULL_KL_METRICS,
+    Prepared,
+    prepare,
+    prepared_metrics,
+    stale_tokens,
+    staleness_metrics,
+)
 from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
@@ -107,12 +114,15 @@ class Updater:
         before, stopped = self.learner.version, False
         measured: dict[str, float] = {}
         tokens: dict[str, Tensor] = {}
-        furthest = 0.0
+        furthest: float | None = None
         for sequences, seed in self._minibatches(step, batch, prepared):
+            part = batch.select(sequences)
             signals = self._signals(batch, prepared, sequences, seed)
-            mine, found = self._backward(batch.select(sequences), signals, warming)
-            furthest = mine.means().get("approx_kl", 0.0)
-            if self.settings.target_kl is not None and furthest > STOP_FACTOR * self.settings.target_kl:
+            mine, found = self._backward(part, signals, warming)
+            distance = mine.means().get("approx_kl", 0.0)
+            shown = self.learner.version > before or bool(stale_tokens(part, self.state.updates).any())
+            furthest = distance if shown else None
+            if self.settings.target_kl is not None and distance > STOP_FACTOR * self.settings.target_kl:
                 stopped = True
                 self._zero_grad()
                 break
@@ -262,10 +272,15 @@ class Updater:
         prepared: Prepared,
         metrics: Mapping[str, float],
         made: int,
-        furthest: float,
+        furthest: float | None,
         warming: bool,
     ) -> dict[str, float]:
-        """Move the algorithm's state and the learning rate by what was measured."""
+        """Move the algorithm's state and the learning rate by what was measured.
+
+        Args:
+            furthest: distance from the old policy at the last minibatch, nats per token; None where that minibatch cannot show
+                any: no update came before it, and none of its tokens is of an earlier version of the policy.
+        """
         found: dict[str, float] = {}
         if warming or not made:  # nothing moved, so there is nothing to adapt to
             self.state = replace(self.state, batches=self.state.batches + 1)
@@ -289,7 +304,8 @@ class Updater:
             entropy=metrics.get("entropy"),
             costs=_costs(prepared.feedback),
         )
-        self._adapt_learning_rate(furthest)
+        if furthest is not None:
+            self._adapt_learning_rate(furthest)
         return found
 
     def _adapt_learning_rate(self, furthest: float) -> None:
