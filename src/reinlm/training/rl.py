@@ -284,7 +284,8 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]:
-    """What an update made of each token, with its advantage, value and return, and the adjusted reward of its episode."""
+    """What an update made of each token, with its advantage, value and return, the full KL that was charged to its reward, and
+    the adjusted reward of its episode."""
     feedback, layout = prepared.feedback, prepared.feedback.layout
     adjusted = feedback.adjusted_rewards
     skipped = torch.where(feedback.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
@@ -298,6 +299,7 @@ def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]
         "old_logprobs": prepared.old,
         "ref_logprobs": prepared.ref,
         "teacher_logprobs": prepared.teacher,
+        "kl_full_reward": prepared.full,
         "values": feedback.values,
         "returns": prepared.returns,
         "token_rewards": feedback.token_rewards,

@@ -20,6 +20,7 @@ from reinlm.training.anchors import Anchors, OldPolicy
 from reinlm.training.critic import Critic
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.preparation import (
+    FULL_KL_COLUMNS,
     FULL_KL_METRICS,
     Prepared,
     prepare,
@@ -226,12 +227,13 @@ class Updater:
             for anchor, name in FULL_KL_METRICS.items():
                 if anchor in full:
                     sums[name] = (full[anchor].detach().sum(), count)
+            tokens = {**found.tokens, **{FULL_KL_COLUMNS[anchor]: x.detach() for anchor, x in full.items()}}
             value, maxima = found.value, dict(found.metrics.maxima)
             if shared and outputs.values is not None:
                 critic = self.algorithm.critic_loss(outputs.values, mine)
                 value = critic.value if warming else value + critic.value
                 sums |= critic.metrics.sums
-            return Loss(value, Metrics(sums, maxima), found.tokens)
+            return Loss(value, Metrics(sums, maxima), tokens)
 
         return loss
 
