@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from reinlm.algorithms import algorithm, resolve
 from reinlm.config import build
@@ -15,7 +17,7 @@ from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
 from reinlm.training.rl import updates_per_batch
 from reinlm.training.sessions import idle_gate
-from tiny_runs import ROWS, metrics, run_rl, trainer
+from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
     "grpo": (1, 1),
@@ -112,6 +114,24 @@ def test_an_update_that_was_not_made_because_it_began_too_far_lowers_the_learnin
     rows = metrics(run_rl(tmp_path / "run", algorithm="grpo", training=limits).folder)
     assert [(row["updates/made"], row["updates/stopped"]) for row in rows] == [(1.0, 1.0)] * 2
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1 / 1.5])
+
+
+def test_what_the_rollout_log_says_of_a_token_is_of_its_last_update(tmp_path: Path) -> None:
+    """The second of two passes: measured at the weights that the first update left."""
+    once, after = {"steps": 1, "passes": 1}, tiny()
+    run_rl(tmp_path / "once", after, algorithm="grpo", training=once)
+    twice = {"algorithm": "grpo", "training": {**once, "passes": 2}, "run": {"rollouts_every": 1}}
+    folder = run_rl(tmp_path / "twice", **twice).folder
+    table, chosen = distributions(after[0], answers(folder))
+    columns = load_file(folder / "rollouts/step_1.safetensors")
+    logprobs, old, ratio = (columns[f"update/{name}"] for name in ("logprobs", "old_logprobs", "ratio"))
+    assert np.allclose(logprobs, table.gather(1, chosen[:, None])[:, 0].detach(), atol=1e-5)
+    assert np.allclose(ratio, np.exp(logprobs - old), atol=1e-5)
+    assert np.abs(ratio - 1.0).max() > 0.01
+    advantages = columns["update/advantages"]
+    clipped = -np.minimum(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+    assert np.allclose(columns["update/gate"], clipped, atol=1e-5)
+    assert np.abs(clipped + advantages).max() > 0.01
 
 
 def said(capsys: Any) -> str:
