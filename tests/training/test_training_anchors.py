@@ -189,6 +189,14 @@ def test_the_full_divergence_from_the_old_policy_is_0_at_the_first_update_and_pu
     assert logged_kls(second.folder) == {"kl_old_full": pytest.approx(kls.tolist(), rel=1e-5)}  # of the last update
 
 
+def test_the_old_policy_is_taken_anew_for_every_batch(tmp_path: Path) -> None:
+    """One update a batch: it begins where the old policy is, at every step, though the weights have moved."""
+    algorithm = {"base": "grpo", "gate": "none", "kl": PENALTY}
+    rows = metrics(run_rl(tmp_path / "run", algorithm=algorithm).folder)
+    assert [row["updates/made"] for row in rows] == [1.0, 1.0]
+    assert [row["kl/old_full"] for row in rows] == pytest.approx([0.0, 0.0], abs=1e-12)
+
+
 def test_an_adapter_has_no_full_divergence_from_its_old_policy(tmp_path: Path) -> None:
     import peft
 
