@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from reinlm.algorithms import algorithm, resolve
+from reinlm.algorithms import ALGORITHMS, algorithm, resolve
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
@@ -20,14 +20,26 @@ from reinlm.training.sessions import idle_gate
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
-    "grpo": (1, 1),
-    "dapo": (1, 16),
-    "dr_grpo": (1, 8),
-    "gspo": (1, 4),
-    "ppo": (4, 1),
     "reinforce": (1, 1),
+    "rloo": (1, 1),
+    "reinforce_pp": (4, 1),  # not given: as PPO
+    "ppo": (4, 1),
+    "ppo_penalty": (4, 1),
+    "grpo": (1, 1),
+    "dr_grpo": (1, 8),
+    "dapo": (1, 16),
+    "cispo": (1, 16),
+    "gspo": (1, 4),
+    "gspo_token": (1, 4),
+    "gmpo": (1, 8),
+    "sapo": (1, 4),
+    "scaling_grpo": (1, 4),  # several, without a number: as GSPO
 }
 """Passes and minibatches, where a batch has groups enough."""
+
+
+def test_the_papers_are_those_of_every_algorithm_that_learns_from_rewards() -> None:
+    assert set(PAPERS) | {"distill"} == set(ALGORITHMS)
 
 
 def counted(name: str, groups: int, **training: Any) -> tuple[int, int]:

@@ -21,7 +21,8 @@ def scaling_grpo() -> Algorithm:
     """GRPO with an unbiased KL, a mask for punished answers that the policy has left behind, and undivided advantages.
 
     β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, keeping the router's
-    choices and the sampler's kept set, are the engine's to record.
+    choices and the sampler's kept set, are the engine's to record. §3.1 splits a batch into several mini-batches for as many
+    gradient steps and gives no number: four, as for GSPO.
     """
     return Algorithm(
         name="scaling_grpo",
@@ -31,5 +32,5 @@ def scaling_grpo() -> Algorithm:
         kl=KL(estimator="k3_unbiased", coefficient=0.001),
         weights=sequence_mean,
         sequence_mask=OffPolicyMask(threshold=0.1),
-        updates=Updates(passes=1, minibatches=1),
+        updates=Updates(passes=1, minibatches=4),
     )
