@@ -88,7 +88,11 @@ class RLRun(TrainsPolicy):
             groups=config.rollout.groups,
             group_size=config.rollout.group_size,
             max_attempts=config.rollout.max_attempts,
-            filters=with_first_reward(algorithm.filters, rewards.names[0] if rewards is not None else None),
+            filters=with_first_reward(
+                algorithm.filters,
+                rewards.names[0] if rewards is not None else None,
+                config.evaluation.correct_above,
+            ),
             greedy_baseline="greedy" in algorithm.advantage.needs,
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
