@@ -196,7 +196,7 @@ def test_a_description_spells_every_choice_out():
         "critic": None,
         "overlong": "keep",
         "shapers": [{"soft_overlong": {"max_length": None, "cache": 0.2}}],
-        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": 0.5}}],
+        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": None}}],
         "kl": {
             "estimator": "k3",
             "coefficient": 0.5,

@@ -146,6 +146,7 @@ def test_every_rung_makes_the_updates_that_its_paper_makes():
     }
     several = {"ppo": (4, 1), "ppo_penalty": (4, 1), "reinforce_pp": (4, 1), "dr_grpo": (1, 8), "gmpo": (1, 8)}
     several |= {"dapo": (1, 16), "cispo": (1, 16), "gspo": (1, 4), "gspo_token": (1, 4), "sapo": (1, 4)}
+    several |= {"scaling_grpo": (1, 4)}  # its paper says several
     assert {name: each for name, each in made.items() if each != (1, 1)} == several
     assert algorithm("dapo", gate="clip").updates == Updates(1, 16)
     for wrong in ({"passes": 0}, {"minibatches": 0}):

@@ -174,7 +174,7 @@ def _section(item: Mapping[str, Any]) -> list[str]:
         *lines,
         f"- **Use it for**: {item['use']}",
         f"- **How it fails**: {item['fails']}",
-        f"- **Updates of its paper**: {item['updates']}",
+        f"- **Updates**: {item['updates']}",
         f"- **Source**: {item['source']}",
     ]
 

@@ -19,7 +19,8 @@ from reinlm.objectives import KL, Clip, Returns, TokenRatio, Whitened, token_mea
 def reinforce_pp() -> Algorithm:
     """PPO with returns whitened over the batch in place of a critic, and a weaker KL in the reward.
 
-    β = 0.001 as in the paper's later version, clip 0.2, γ = 1.
+    β = 0.001 as in the paper's later version, clip 0.2, γ = 1. Four passes as for PPO are a choice of this
+    library.
     """
     return Algorithm(
         name="reinforce_pp",

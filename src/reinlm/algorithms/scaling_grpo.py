@@ -21,7 +21,8 @@ def scaling_grpo() -> Algorithm:
     """GRPO with an unbiased KL, the off-policy sequence mask, and advantages that are not divided by the deviation.
 
     β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, routing replay and
-    the kept set of top-p sampling, need an engine that records them.
+    the kept set of top-p sampling, need an engine that records them. §3.1
+    splits a batch into several mini-batches for as many gradient steps and gives no number: four, as for GSPO.
     """
     return Algorithm(
         name="scaling_grpo",
@@ -31,5 +32,5 @@ def scaling_grpo() -> Algorithm:
         kl=KL(estimator="k3_unbiased", coefficient=0.001),
         weights=sequence_mean,
         sequence_mask=OffPolicyMask(threshold=0.1),
-        updates=Updates(passes=1, minibatches=1),
+        updates=Updates(passes=1, minibatches=4),
     )

@@ -18,6 +18,8 @@ class GroupFilter(Protocol):
 
 
 SUM = "sum"
+RIGHT_ABOVE = 0.5
+"""An answer is right where its reward is more than this, if nothing else is said."""
 
 
 @choice("filter", "mixed_outcomes")
@@ -32,12 +34,13 @@ class MixedOutcomes:
     reward: str | None = None
     """Name of the reward that says whether an answer is right; None: the first one. "sum": the weighted sum of all, where any
     difference keeps a group."""
-    correct_above: float = 0.5
+    correct_above: float | None = None
+    """None: that of the evaluation where it looks at the same reward (`evaluation.correct_above`), else 0.5."""
 
     def __post_init__(self) -> None:
-        if not abs(self.correct_above) < float("inf"):
+        if self.correct_above is not None and not abs(self.correct_above) < float("inf"):
             raise ValueError(f"mixed outcomes: correct_above must be finite, not {self.correct_above}")
-        if self.reward == SUM and self.correct_above != 0.5:
+        if self.reward == SUM and self.correct_above not in (None, RIGHT_ABOVE):
             raise ValueError("mixed outcomes: correct_above has no effect on the sum of rewards; leave it out")
 
     def __call__(self, group: ScoredGroup) -> bool:
@@ -46,18 +49,29 @@ class MixedOutcomes:
             return bool(values) and max(values) - min(values) > EQUAL * max(abs(value) for value in values)
         name = first_reward(group) if self.reward is None else self.reward
         given = [[event.value for event in events if event.name == name] for events in group.events]
-        return len({sum(values) > self.correct_above for values in given if values}) == 2
+        above = RIGHT_ABOVE if self.correct_above is None else self.correct_above
+        return len({sum(values) > above for values in given if values}) == 2
 
 
-def with_first_reward(filters: Sequence[GroupFilter], name: str | None) -> tuple[GroupFilter, ...]:
-    """Replace `reward=None` (the first reward) by `name`, the recipe's first reward function.
+def with_first_reward(
+    filters: Sequence[GroupFilter], name: str | None, correct_above: float = RIGHT_ABOVE
+) -> tuple[GroupFilter, ...]:
+    """Replace `reward=None` (the first reward) by `name`, the recipe's first reward function, and its bound by evaluation's.
 
     Without this, an environment's rewards would come first, or the second function where the first gave None.
+
+    Args:
+        name: of the first reward function; None where only an environment gives rewards.
+        correct_above: the bound of evaluation, for filters on that reward without a bound of their own.
     """
-    return tuple(
-        replace(one, reward=name) if isinstance(one, MixedOutcomes) and one.reward is None and name else one
-        for one in filters
-    )
+
+    def bound(one: GroupFilter) -> GroupFilter:
+        if not isinstance(one, MixedOutcomes) or one.reward not in (None, name):
+            return one
+        above = correct_above if one.correct_above is None else one.correct_above
+        return replace(one, reward=name, correct_above=above)
+
+    return tuple(bound(one) for one in filters)
 
 
 def first_reward(group: ScoredGroup) -> str | None:

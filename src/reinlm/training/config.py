@@ -79,7 +79,8 @@ class RLTraining(TrainingConfig):
     of the batch are skipped."""
     kl_learning_rate: float | None = Field(None, gt=0)
     """Nats per token: if the divergence before the last update of a batch exceeds twice this, the learning rate is divided by
-    1.5; if it is below half of it, multiplied by 1.5; within 1/100 to 10 times the scheduled rate."""
+    1.5; if it is below half of it, multiplied by 1.5; within 1/100 to 10 times the scheduled rate. A batch of one update
+    without replayed answers does not change it, since its update begins at the old policy."""
     reference_refresh: RefreshConfig | None = None
     """Null: the reference stays as it was at the start."""
     replay: ReplayConfig | None = None

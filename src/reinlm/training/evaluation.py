@@ -34,8 +34,9 @@ class EvaluationConfig(Config):
     top_k: int = Field(0, ge=0)
     max_new_tokens: int | None = Field(None, ge=1)
     """Null: as in training, or 256."""
-    correct_above: float = 0.5
-    """An answer counts as right where the first reward function gives more than this."""
+    correct_above: float = Field(0.5, allow_inf_nan=False)
+    """An answer counts as right where the first reward function gives more than this; for the filter `mixed_outcomes` on that
+    reward too, where it says nothing itself."""
     stop_at: float | None = Field(None, ge=0, le=1)
     """End the run early once the first set's accuracy reaches this."""
     patience: int | None = Field(None, ge=1)

@@ -18,6 +18,8 @@ from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner
 
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
+FULL_KL_COLUMNS = {"reference": "kl_full", "old": "kl_old_full", "teacher": "kl_teacher"}
+"""Of the rollout log, nats at each token: the divergence over the whole vocabulary that a loss holds."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,11 @@ class RLRun(TrainsPolicy):
             groups=config.rollout.groups,
             group_size=config.rollout.group_size,
             max_attempts=config.rollout.max_attempts,
-            filters=with_first_reward(algorithm.filters, rewards.names[0] if rewards is not None else None),
+            filters=with_first_reward(
+                algorithm.filters,
+                rewards.names[0] if rewards is not None else None,
+                config.evaluation.correct_above,
+            ),
             greedy_baseline="greedy" in algorithm.advantage.needs,
             needs_rewards=needs_rewards(algorithm),
             name=algorithm.name,
@@ -284,7 +288,8 @@ def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]:
-    """What an update made of each token, with its advantage, value and return, and the adjusted reward of its episode."""
+    """What an update made of each token, with its advantage, value and return, the full KL that was charged to its reward, and
+    the adjusted reward of its episode."""
     feedback, layout = prepared.feedback, prepared.feedback.layout
     adjusted = feedback.adjusted_rewards
     skipped = torch.where(feedback.rewards.isnan(), NO_REWARD, torch.where(prepared.trained, TRAINED, FILTERED))
@@ -298,6 +303,7 @@ def _log_columns(prepared: Prepared, updated: UpdateResult) -> dict[str, Tensor]
         "old_logprobs": prepared.old,
         "ref_logprobs": prepared.ref,
         "teacher_logprobs": prepared.teacher,
+        "kl_full_reward": prepared.full,
         "values": feedback.values,
         "returns": prepared.returns,
         "token_rewards": feedback.token_rewards,
