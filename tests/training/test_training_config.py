@@ -14,7 +14,7 @@ from reinlm.errors import InputError
 from reinlm.rollouts import RolloutConfig
 from reinlm.training.config import RLConfig, SFTConfig, dump
 from reinlm.training.episodes import resolve_environment
-from reinlm.training.rl import check_settings
+from reinlm.training.rl_checks import check_settings
 from reinlm.training.sft import check_sft
 
 COMMON = {"model": {"path": "m"}, "data": {"path": "train.jsonl"}}

@@ -15,7 +15,7 @@ from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
-from reinlm.training.rl import updates_per_batch
+from reinlm.training.rl_checks import updates_per_batch
 from reinlm.training.sessions import idle_gate
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 

@@ -19,8 +19,9 @@ from reinlm.loop.events import (
     Updated,
 )
 from reinlm.loop.interrupts import Interrupted
-from reinlm.loop.loop import Loop, LoopSettings, RunResult
+from reinlm.loop.loop import Loop
 from reinlm.loop.run import Run, StepContext, StepReport
+from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.trackers import build_trackers, check_trackers, tracker
 from reinlm.renamed import renamed
 

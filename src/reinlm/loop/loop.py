@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from reinlm.loop.early_stopping import Best, StopRule
 from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
 from reinlm.loop.interrupts import Interrupted, Interrupts
 from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
+from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.summary import count_updates, summarise
 from reinlm.loop.trackers.console import ConsoleTracker
 from reinlm.runs.checkpoints import Checkpoints, load_state
@@ -26,38 +27,6 @@ from reinlm.runs.metrics import MetricsLog, read_metrics
 from reinlm.runs.progress import Progress
 from reinlm.runs.schema import RolloutLog
 from reinlm.runs.state import copy_state, random_states, restore_random_states
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """When a loop evaluates, saves and stops early.
-
-    Example: evaluate every 50 steps, judge by accuracy, save every 100:
-        LoopSettings(higher_is_better=True, evaluate_every=50, save_every=100)
-    """
-
-    higher_is_better: bool
-    """True: early stopping and the best checkpoint use `eval/…/accuracy`; False: `eval/…/loss`."""
-    stride: int = 1
-    """Steps per call of `Run.step`, and per line of metrics."""
-    evaluate_every: int = 0
-    """Steps between evaluations; 0: only at the start and the end."""
-    stop_at: float | None = None
-    patience: int | None = None
-    save_every: int = 50
-    """Steps between checkpoints; 0: only at the end."""
-    keep_last: int = 2
-    resume_command: str | None = None
-    """The command to resume, for messages; by default `reinlm KIND --resume --output FOLDER`."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run: its folder, the contents of summary.json, and the trained policy."""
-
-    folder: Path
-    summary: dict[str, Any]
-    policy: Any = field(repr=False)
 
 
 class Loop:

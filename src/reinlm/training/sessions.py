@@ -26,7 +26,8 @@ from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.policy import training_policy
-from reinlm.training.rl import RLRun, check_settings, needs_rewards
+from reinlm.training.rl import RLRun
+from reinlm.training.rl_checks import check_settings, needs_rewards
 from reinlm.training.setup import (
     MAY_CHANGE,
     autocast,
