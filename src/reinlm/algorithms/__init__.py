@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
 from reinlm.composition import (
@@ -22,6 +22,7 @@ from reinlm.composition import (
     describe,
 )
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
@@ -79,3 +80,12 @@ __all__ = [
     "ladder",
     "resolve",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {
+            name: f"reinlm.composition.{name}"
+            for name in ("choices", "compatibility", "composition", "document", "filters", "measure", "shapers")
+        },
+    )

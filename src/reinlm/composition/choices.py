@@ -15,6 +15,7 @@ from reinlm.composition import filters, shapers  # noqa: F401  they register the
 from reinlm.composition.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
+from reinlm.objectives.earlier import EARLIER
 
 LISTS = {
     "corrections": "correction",
@@ -28,8 +29,6 @@ OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
 """Fields that null switches off."""
 FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
 """What a recipe may change."""
-RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
-"""Values of choices by the names that recipes of 0.1 used, and the names that they go by; both are read."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
@@ -186,7 +185,7 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
 
 def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """The name by which a value goes, with a warning where the recipe says an earlier one."""
-    new = RENAMED.get(key, key)
+    new = EARLIER.get(key, key)
     if key in members or new not in members:
         return key
     if new in given:
