@@ -43,7 +43,11 @@ def disable_dropout(model: nn.Module) -> None:
 
 @contextmanager
 def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for a while; every module's own mode comes back. The only place that changes a mode."""
+    """Training or evaluation mode for a while; every module's own mode comes back.
+
+    The only place that changes the mode of a model in use. A model that `loading` or `tiny` has made is handed over in
+    evaluation mode, which neither a new adapter nor a model from a configuration is in by itself.
+    """
     changed = [module for module in model.modules() if module.training != training]
     for module in changed:
         vars(module)["training"] = training  # nn.Module's own assignment is slow, and engines do this every step
