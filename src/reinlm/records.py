@@ -345,5 +345,13 @@ def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> Non
             )
 
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"outcome": "reinlm.records:total"})
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {"outcome": "reinlm.records:total"},
+        {
+            "Prompt": "reinlm.records.Task, which has no tokens",
+            "TrainBatch": "reinlm.batches.TokenBatch, with the rewards in `feedback`",
+            "train_batch": "reinlm.batches.token_batch",
+        },
+    )

@@ -81,5 +81,12 @@ __all__ = [
     "resolve",
 ]
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"describe": "reinlm.composition:algorithm_spec"})
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {"describe": "reinlm.composition:algorithm_spec"}
+        | {
+            name: f"reinlm.composition.{name}"
+            for name in ("choices", "compatibility", "composition", "document", "filters", "measure", "shapers")
+        },
+    )

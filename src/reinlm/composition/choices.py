@@ -15,6 +15,7 @@ from reinlm.composition import filters, shapers  # noqa: F401  they register the
 from reinlm.composition.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
+from reinlm.objectives.earlier import EARLIER
 
 LISTS = {
     "corrections": "correction",
@@ -28,8 +29,6 @@ OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
 """Fields that may be null."""
 FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
 """Fields of `Algorithm` that a recipe may set."""
-RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
-"""Parameter names of version 0.1 -> current names; recipes may use both."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
@@ -185,8 +184,8 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
 
 
 def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """The current name of a parameter; warns where the recipe uses an earlier one."""
-    new = RENAMED.get(key, key)
+    """The name by which a value goes, with a warning where the recipe says an earlier one."""
+    new = EARLIER.get(key, key)
     if key in members or new not in members:
         return key
     if new in given:

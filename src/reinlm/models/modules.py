@@ -43,7 +43,10 @@ def disable_dropout(model: nn.Module) -> None:
 
 @contextmanager
 def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Set training or evaluation mode within the context, then restore the mode of every module. Modes change only here."""
+    """Set training or evaluation mode within the context, then restore the mode of every module.
+
+    The only place that changes the mode of a model in use; `loading` and `tiny` return new models in evaluation mode.
+    """
     changed = [module for module in model.modules() if module.training != training]
     for module in changed:
         vars(module)["training"] = training  # nn.Module's own assignment is slow, and engines do this every step

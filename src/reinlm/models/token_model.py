@@ -23,7 +23,7 @@ from reinlm.models.packed import Packing, Rows, filler, lay_out
 from reinlm.objectives import full_divergence, full_entropy
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 Entropy = bool | Literal["grad"]
 Direction = Literal["reverse", "forward"]
@@ -77,7 +77,7 @@ class Outputs:
     values: Float[Tensor, " tokens"] | None = None
     full_kl: Mapping[str, Float[Tensor, " tokens"]] = field(default_factory=dict)
     """KL in nats over the whole vocabulary, at the same temperature, by the anchor's name."""
-    hidden: Float[Tensor, "tokens hidden"] | None = None
+    hidden: Float[Tensor, " tokens hidden"] | None = None
 
     @property
     def scored(self) -> Float[Tensor, " tokens"]:
@@ -92,7 +92,7 @@ class Outputs:
         changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in plain.items()}
         return Outputs(**changed, full_kl={name: change(x) for name, x in self.full_kl.items()})
 
-    def nothing(self) -> Tensor:
+    def nothing(self) -> Float[Tensor, ""]:
         """A scalar 0 that depends on every output, for a backward pass that contributes nothing (collectives need one)."""
         floats = (self.logprobs, self.entropy, self.values, self.hidden, *self.full_kl.values())
         known = [x for x in floats if x is not None]
@@ -189,7 +189,7 @@ class TokenModel(nn.Module):
         others = {name: _anchor(name, anchors or {}) for name in want.full_kl}
         return self._measured(rows, hidden, values, want, batch, others)
 
-    def _hidden(self, rows: Rows) -> Tensor:
+    def _hidden(self, rows: Rows) -> Float[Tensor, " tokens hidden"]:
         backbone = self.lm if self._split is None else self._split.backbone
         states: Tensor = backbone(**rows.inputs, use_cache=False)[0]
         return rows.gather(states)
@@ -197,8 +197,8 @@ class TokenModel(nn.Module):
     def _measured(
         self,
         rows: Rows,
-        hidden: Tensor,
-        values: Tensor | None,
+        hidden: Float[Tensor, " tokens hidden"],
+        values: Float[Tensor, " tokens"] | None,
         want: Want,
         batch: TokenBatch,
         anchors: Mapping[str, Anchor],
@@ -223,12 +223,12 @@ class TokenModel(nn.Module):
 def _measure(
     split: Split,
     anchors: Mapping[str, Anchor],
-    hidden: Tensor,
-    targets: Tensor,
-    *others: Tensor,
+    hidden: Float[Tensor, " tokens hidden"],
+    targets: Int[Tensor, " tokens"],
+    *others: Float[Tensor, " tokens ..."],
     want: Want,
     warm: bool,
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Float[Tensor, " tokens"] | Bool[Tensor, " tokens"] | None, ...]:
     """One chunk of C tokens: log-probabilities, entropies, first choices, and a divergence from each anchor.
 
     `others` are the temperatures [C] where `warm`, then the hidden states [C, H] of each anchor.
@@ -250,12 +250,14 @@ def _measure(
         return chosen, full_entropy(logprobs), likeliest, *divergences
 
 
-def _log_softmax(split: Split, hidden: Tensor, temperature: Tensor | None) -> Tensor:
+def _log_softmax(
+    split: Split, hidden: Float[Tensor, " tokens hidden"], temperature: Float[Tensor, " tokens 1"] | None
+) -> Float[Tensor, " tokens vocabulary"]:
     logits = split.logits(hidden)
     return torch.log_softmax(logits if temperature is None else logits / temperature.to(logits.dtype), dim=-1)
 
 
-def _values(value_head: nn.Module | None, hidden: Tensor) -> Tensor:
+def _values(value_head: nn.Module | None, hidden: Float[Tensor, " tokens hidden"]) -> Float[Tensor, " tokens"]:
     if value_head is None:
         raise InputError("the model has no value head")
     values: Tensor = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from reinlm.records import UNKNOWN_VERSION
 from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
 FULL_KL_COLUMNS = {"reference": "kl_full", "old": "kl_old_full", "teacher": "kl_teacher"}
 """Of the rollout log, nats at each token: the divergence over the whole vocabulary that a loss holds."""
@@ -27,14 +30,14 @@ class Prepared:
     """Quantities of a batch before its first update; all on the CPU, without gradient."""
 
     feedback: Feedback
-    advantages: Tensor
-    old: Tensor | None
-    ref: Tensor | None
-    teacher: Tensor | None
-    full: Tensor | None
+    advantages: Float[Tensor, " tokens"]
+    old: Float[Tensor, " tokens"] | None
+    ref: Float[Tensor, " tokens"] | None
+    teacher: Float[Tensor, " tokens"] | None
+    full: Float[Tensor, " tokens"] | None
     """Divergence from the reference over the vocabulary, where it is charged to the reward."""
-    returns: Tensor | None
-    trained: Tensor
+    returns: Float[Tensor, " tokens"] | None
+    trained: Bool[Tensor, " episodes"]
     """Which episodes reach the loss."""
 
 
@@ -86,8 +89,8 @@ def prepare(
     return Prepared(charged, advantages, old, ref, teacher, full, returns, algorithm.trained(charged))
 
 
-def stale_tokens(batch: TokenBatch, updates: int) -> Tensor:
-    """[N] bool: which tokens an earlier version of the policy chose than the one after `updates` updates; none
+def stale_tokens(batch: TokenBatch, updates: int) -> Bool[Tensor, " tokens"]:
+    """Which tokens an earlier version of the policy chose than the one after `updates` updates; none
     whose version is unknown."""
     version = batch.columns.get("version")
     if version is None:
@@ -105,7 +108,7 @@ def staleness_metrics(batch: TokenBatch, updates: int) -> dict[str, float]:
     return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
 
-def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) -> Tensor:
+def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) -> Float[Tensor, " episodes"]:
     """The critic's value of the last state of every truncated episode, elsewhere 0; on the CPU."""
     layout, cut = batch.layout, feedback.truncated
     final = torch.zeros(layout.size("episode"), dtype=torch.float64)
