@@ -109,6 +109,7 @@ def evaluate(
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -119,7 +120,8 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    result = reinlm.evaluate(recipe=_tree(arguments, flags | _given({"output": output and str(output)})))
+    tree = _tree(arguments, flags | _given({"output": output and str(output)}))
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(result.metrics))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,13 @@ class Generated:
     ends: tuple[str, ...]
 
 
-def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
-    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls."""
-    output = Path(config.output) if config.output else None
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = False) -> Evaluation:
+    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls.
+
+    Raises:
+        InputError: where `config.output` exists, without `overwrite`; before anything is loaded.
+    """
+    output = _checked_output(config.output, overwrite)
     environment = check_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
@@ -81,6 +84,20 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
         )
         for scored in found.groups
     ]
+
+
+def _checked_output(name: str | None, overwrite: bool) -> Path | None:
+    if not name:
+        if overwrite:
+            raise InputError("overwrite has no effect without an output", hint="give output, or leave overwrite out")
+        return None
+    output = Path(name)
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+    if os.path.lexists(output) and not (overwrite and output.is_file()):
+        allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
+        raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
+    return output
 
 
 def _text(completion: str | Sequence[Message]) -> str:
