@@ -35,6 +35,7 @@ HANDLERS = {
 """The methods that receive events, and what they are called with."""
 
 _NAME = re.compile(r"[\w./@%()=-]+")
+_STATE = ("state_dict", "load_state_dict")
 
 
 class Callback:
@@ -183,7 +184,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
     Raises:
         InputError: for what is no callback, for a handler that no event has, that is async or does not take (event, control),
-            or for two with state under one name.
+            for one of `state_dict` and `load_state_dict` without the other, or for two with state under one name.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
@@ -228,11 +229,22 @@ def _check_methods(callback: Callback) -> None:
             raise InputError(f"callback {name}: {method} cannot be called with {taken}: {error}") from None
         except ValueError:  # a builtin, which tells no signature
             continue
+    for method, other in (_STATE, _STATE[::-1]):
+        if _overrides(callback, method) and not _overrides(callback, other):
+            raise InputError(
+                f"callback {name} has {method} and no {other}: a resumed run would lose its state",
+                hint=f"write {other} too",
+            )
 
 
 def has_state(callback: Callback) -> bool:
-    """Whether its class keeps something in checkpoints."""
-    return type(callback).state_dict is not Callback.state_dict
+    """Whether it keeps something in checkpoints."""
+    return _overrides(callback, "state_dict")
+
+
+def _overrides(callback: Callback, method: str) -> bool:
+    """Whether its class, or the object itself, has a method of its own in place of the base's, which does nothing."""
+    return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)
 
 
 def _checked_number(what: str, value: Any) -> float:
