@@ -9,7 +9,9 @@ import pytest
 from training_helpers import EXAMPLES, ROWS, pair, run_sft, tiny_policy
 
 import reinlm
+from reinlm.environments import Action, StepResult
 from reinlm.parts import PARTS
+from reinlm.records import Task
 from reinlm.runs import read_metrics
 
 MINE = """
@@ -123,3 +125,33 @@ def test_prompts_that_are_none_are_refused(prompts: Any) -> None:
 def test_eval_without_any_reward_is_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(reinlm.InputError, match="'reward' is required"):
         reinlm.evaluate("no/such/model", ROWS)
+
+
+class Graded:
+    """Rewards its only turn under the name `graded`."""
+
+    name = "graded"
+
+    def reset(self, task: Task) -> None: ...
+
+    def step(self, action: Action) -> StepResult:
+        return StepResult(reward=1.0, terminated=True)
+
+
+def graded(completions: list[str], **_: Any) -> list[float]:
+    return [0.5] * len(completions)
+
+
+def test_an_environments_reward_and_a_function_of_one_name_are_refused() -> None:
+    model = pair(tiny_policy())
+    settings: dict[str, Any] = {
+        "environment": Graded,
+        "rollout": {"stop_strings": STOPS},
+        "evaluation": {"max_new_tokens": 4},
+    }
+    with pytest.raises(reinlm.InputError, match=r"environment's reward 'graded' .* reward function 'graded'") as caught:
+        reinlm.evaluate(model, ROWS, reward={"functions": graded, "time_limit": None}, **settings)
+    assert "give the function a label" in str(caught.value.hint)
+    named = {"functions": {"name": graded, "label": "judge"}, "time_limit": None}
+    found = reinlm.evaluate(model, ROWS, reward=named, **settings).metrics
+    assert (found["rewards/graded"], found["rewards/judge"]) == (1.0, 0.5)

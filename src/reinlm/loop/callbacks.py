@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from reinlm.loop.events import (
     StepStarted,
     Updated,
 )
-from reinlm.runs.declarations import is_clock, is_library_name
+from reinlm.runs.declarations import NAME_CHARACTERS, is_clock, is_library_name, is_metric_name
 
 HANDLERS = {
     event.handler: ("event", "control")
@@ -34,7 +33,6 @@ HANDLERS = {
 }
 """The methods that receive events, and what they are called with."""
 
-_NAME = re.compile(r"[\w./@%()=-]+")
 _STATE = ("state_dict", "load_state_dict")
 
 
@@ -131,8 +129,8 @@ class Control:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
         """
         self._check_open("log")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
+        if not is_metric_name(name):
+            raise InputError(f"a metric's name has {NAME_CHARACTERS}, not {name!r}")
         if name == "step" or name.startswith("eval/") or is_clock(name) or is_library_name(name):
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:

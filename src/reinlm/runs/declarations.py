@@ -111,6 +111,15 @@ def describe(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | Non
     return metrics.get(name) or next(forms, None)
 
 
+NAME_CHARACTERS = "letters, digits and ./@%()=_- only"
+"""What the name of a logged metric, or of a reward in it, consists of."""
+
+
+def is_metric_name(name: Any) -> bool:
+    """Whether a value can be the name of a logged metric, or of a reward in it: a text of `NAME_CHARACTERS`."""
+    return isinstance(name, str) and re.fullmatch(r"[\w./@%()=-]+", name) is not None
+
+
 def is_library_name(name: str) -> bool:
     """Whether a declared metric of the library itself stands for this logged name."""
     return describe(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
