@@ -66,7 +66,7 @@ class StepResult(NamedTuple):
     observation: Observation = None
     """None only where the episode has ended."""
     reward: Reward = None
-    """Lands on the last token of the turn, under the environment's name or the names of the mapping, which are no reward function's."""
+    """Lands on the last token of the turn, under the environment's name or the mapping's; no reward function has the same."""
     terminated: bool = False
     """The task has come to its end."""
     truncated: bool = False

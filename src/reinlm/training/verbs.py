@@ -14,11 +14,12 @@ from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
+from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
-from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate, evaluation_sampling
 from reinlm.training.setup import prompt_room
 
 
@@ -29,6 +30,9 @@ class Generated:
     prompt: str | Sequence[Any]
     completions: tuple[str, ...]
     ends: tuple[str, ...]
+    """How each episode ended; of a failed one what the error said."""
+    failed: tuple[bool, ...] = ()
+    """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
 
 
 def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = False) -> Evaluation:
@@ -36,6 +40,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
 
     Raises:
         InputError: where `config.output` exists, without `overwrite`; before anything is loaded.
+        RunError: no episode has a reward; the answers are written before.
     """
     output = _checked_output(config.output, overwrite)
     environment = check_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
@@ -59,6 +64,9 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
     if output is not None:
         rows, _ = pack_groups(result.groups)
         write_json_lines(output, rows)
+    check_rewarded(
+        "evaluation", result.groups, result.messages, functions=rewards is not None, max_new_tokens=MAX_NEW_TOKENS
+    )
     return result
 
 
@@ -81,6 +89,7 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
             prompt=scored.group.task.content,
             completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
             ends=tuple(rollout.reason for rollout in scored.group.rollouts),
+            failed=tuple(rollout.failed for rollout in scored.group.rollouts),
         )
         for scored in found.groups
     ]
