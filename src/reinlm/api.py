@@ -168,6 +168,7 @@ def evaluate(
     *,
     reward: Any = None,
     recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
     **sections: Any,
 ) -> Evaluation:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -176,10 +177,12 @@ def evaluate(
         model, data, reward, recipe: as in `reinlm.rl`.
         sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
+        overwrite: replace `output` where it exists.
     """
     loaded, sections = _objects(model, data, sections.pop("output", None), sections, run=False)
     given = {} if reward is None else {"reward": reward}
-    return run_evaluation(_config(EvalConfig, over(read(recipe), {**sections, **given}), loaded), model=loaded)
+    config = _config(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
+    return run_evaluation(config, model=loaded, overwrite=overwrite)
 
 
 def generate(

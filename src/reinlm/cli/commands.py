@@ -12,6 +12,7 @@ import typer
 
 import reinlm
 from reinlm.cli.app import command
+from reinlm.cli.messages import complain
 from reinlm.cli.options import (
     Arguments,
     AsJson,
@@ -109,6 +110,7 @@ def evaluate(
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -119,7 +121,10 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    result = reinlm.evaluate(recipe=_tree(arguments, flags | _given({"output": output and str(output)})))
+    tree = _tree(arguments, flags | _given({"output": output and str(output)}))
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
+    for note in result.notes:
+        complain(note, None, "note: ")
     if as_json:
         typer.echo(json.dumps(result.metrics))
     else:
@@ -151,12 +156,14 @@ def generate(
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
     for answers in reinlm.generate(recipe=_tree(arguments, flags)):
-        for completion, end in zip(answers.completions, answers.ends, strict=True):
+        for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
-                row = {"prompt": answers.prompt, "completion": completion, "end": end}
+                row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
                 typer.echo(json.dumps(row, ensure_ascii=False))
             else:
                 typer.echo(completion)
+                if failed:
+                    complain(f"this episode ended by an error: {end}", None, "note: ")
 
 
 @command()

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from reinlm.records import Array, Message, Task
+from reinlm.runs.declarations import NAME_CHARACTERS, is_metric_name
 
 Observation = str | Sequence[Message] | Array | None
 """The next input of the model: text, chat messages, token ids (an int array [n]), or None.
@@ -65,7 +66,8 @@ class StepResult(NamedTuple):
     observation: Observation = None
     """None is allowed only if the episode has ended."""
     reward: Reward = None
-    """Assigned to the last token of the turn, under the name of the environment or the names of the mapping."""
+    """Assigned to the last token of the turn, under the name of the environment or the names of the mapping, which no reward
+    function may have."""
     terminated: bool = False
     """The episode ended by the rules of the task."""
     truncated: bool = False
@@ -93,11 +95,13 @@ MakeEnvironment = Callable[[], Environment]
 
 
 def check_environment(environment: Any) -> None:
-    """Raise TypeError where an environment, or the class of one, lacks a method."""
+    """Raise TypeError where an environment, or the class of one, lacks a method, or its name cannot name rewards."""
     for method in ("reset", "step"):
         if not callable(getattr(environment, method, None)):
             name = environment.__name__ if isinstance(environment, type) else type(environment).__name__
             raise TypeError(f"{name} has no method {method!r}; an environment has reset(task) and step(action)")
+    if not isinstance(environment, type):
+        _check_name(name_of(environment))
 
 
 def name_of(environment: Environment) -> str:
@@ -141,8 +145,15 @@ def _checked_reward(reward: Any) -> Reward:
     if reward is None:
         return None
     if isinstance(reward, Mapping):
-        return {str(name): _reward_value(value) for name, value in reward.items()}
+        for name in reward:
+            _check_name(name)
+        return {name: _reward_value(value) for name, value in reward.items()}
     return _reward_value(reward)
+
+
+def _check_name(name: Any) -> None:
+    if not is_metric_name(name):
+        raise TypeError(f"a reward named {name!r}; a reward's name is a text of {NAME_CHARACTERS}")
 
 
 def _reward_value(value: Any) -> float:

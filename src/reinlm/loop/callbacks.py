@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from reinlm.loop.events import (
     StepStarted,
     Updated,
 )
-from reinlm.runs.declarations import is_clock, is_library_name
+from reinlm.runs.declarations import NAME_CHARACTERS, is_clock, is_library_name, is_metric_name
 
 HANDLERS = {
     event.handler: ("event", "control")
@@ -34,7 +33,7 @@ HANDLERS = {
 }
 """The methods that receive events, and what they are called with."""
 
-_NAME = re.compile(r"[\w./@%()=-]+")
+_STATE = ("state_dict", "load_state_dict")
 
 
 class Callback:
@@ -131,8 +130,8 @@ class Control:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
         """
         self._check_open("log")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
+        if not is_metric_name(name):
+            raise InputError(f"a metric's name has {NAME_CHARACTERS}, not {name!r}")
         if name == "step" or name.startswith("eval/") or is_clock(name) or is_library_name(name):
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
@@ -184,7 +183,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
     Raises:
         InputError: for what is no callback, for a handler that no event has, that is async or does not take (event, control),
-            or for two with state under one name.
+            for one of `state_dict` and `load_state_dict` without the other, or for two with state under one name.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
@@ -229,11 +228,22 @@ def _check_methods(callback: Callback) -> None:
             raise InputError(f"callback {name}: {method} cannot be called with {taken}: {error}") from None
         except ValueError:  # a builtin without a signature
             continue
+    for method, other in (_STATE, _STATE[::-1]):
+        if _overrides(callback, method) and not _overrides(callback, other):
+            raise InputError(
+                f"callback {name} has {method} and no {other}: a resumed run would lose its state",
+                hint=f"write {other} too",
+            )
 
 
 def has_state(callback: Callback) -> bool:
-    """Whether its class keeps something in checkpoints."""
-    return type(callback).state_dict is not Callback.state_dict
+    """Whether it keeps something in checkpoints."""
+    return _overrides(callback, "state_dict")
+
+
+def _overrides(callback: Callback, method: str) -> bool:
+    """Whether its class, or the object itself, has a method of its own in place of the base's, which does nothing."""
+    return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)
 
 
 def _checked_number(what: str, value: Any) -> float:

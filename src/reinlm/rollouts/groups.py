@@ -106,7 +106,7 @@ def sample_groups(
 
     Raises:
         InputError: two tasks of the same id; what the engine, the renderer or an environment refuses; rewards of an answer
-            whose sum float32 does not hold.
+            whose sum float32 does not hold; an environment's reward of the same name as a reward function.
         RunError: an environment or a reward failed, or the engine cannot go on. Everything that was begun is aborted.
     """
     _check(tasks, group_size)
@@ -271,18 +271,26 @@ def _merged(scored: Sequence[Scored]) -> Sampled:
     for one in scored:
         failures.update(one.failures)
         messages = {**one.messages, **messages}
-    groups = [_with_own(group, any(one.failures.values())) for one in scored for group in one.groups]
+    groups = [_with_own(group, one.failures) for one in scored for group in one.groups]
     return Sampled(tuple(groups), dict(failures), messages)
 
 
-def _with_own(scored: ScoredGroup, failed: bool) -> ScoredGroup:
-    """The environment's events before those of reward functions.
+def _with_own(scored: ScoredGroup, failures: Mapping[str, int]) -> ScoredGroup:
+    """The environment's events before those of reward functions, whose names are the keys of `failures`.
 
-    Where a reward `failed` on some answer, one without any event has none of its environment either: a part of what it
+    Where a reward failed on some answer, one without any event has none of its environment either: a part of what it
     is worth is missing.
     """
-    pairs = zip(scored.group.rollouts, scored.events, strict=True)
-    events = tuple(() if failed and not given else (*_own(rollout), *given) for rollout, given in pairs)
+    own = [_own(rollout) for rollout in scored.group.rollouts]
+    for name in (event.name for events in own for event in events):
+        if name in failures:
+            raise InputError(
+                f"{scored.group.task.id}: the environment's reward {name!r} has the name of the reward function {name!r}",
+                hint=f"give the function a label: reward={{name: {name}, label: {name}_2}}",
+            )
+    failed = any(failures.values())
+    pairs = zip(own, scored.events, strict=True)
+    events = tuple(() if failed and not given else (*earned, *given) for earned, given in pairs)
     return replace(scored, events=events)
 
 

@@ -112,6 +112,15 @@ def find_metric(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | 
     return metrics.get(name) or next(forms, None)
 
 
+NAME_CHARACTERS = "letters, digits and ./@%()=_- only"
+"""What the name of a logged metric, or of a reward in it, consists of."""
+
+
+def is_metric_name(name: Any) -> bool:
+    """Whether a value can be the name of a logged metric, or of a reward in it: a text of `NAME_CHARACTERS`."""
+    return isinstance(name, str) and re.fullmatch(r"[\w./@%()=-]+", name) is not None
+
+
 def is_library_name(name: str) -> bool:
     """Whether a declaration of the library itself matches this logged name."""
     return (

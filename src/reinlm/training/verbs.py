@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
+from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
-from reinlm.training.evaluation import Evaluation, evaluate_tasks, evaluation_sampling
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
 from reinlm.training.setup import prompt_room
 
 
@@ -28,13 +30,19 @@ class Generated:
     prompt: str | Sequence[Any]
     completions: tuple[str, ...]
     ends: tuple[str, ...]
+    """How each episode ended; of a failed one what the error said."""
+    failed: tuple[bool, ...] = ()
+    """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
 
 
-def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
-    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls."""
-    output = Path(config.output) if config.output else None
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = False) -> Evaluation:
+    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls.
+
+    Raises:
+        InputError: where `config.output` exists, without `overwrite`; before anything is loaded.
+        RunError: no episode has a reward; the answers are written before.
+    """
+    output = _checked_output(config.output, overwrite)
     environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
@@ -56,6 +64,9 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     if output is not None:
         rows, _ = pack_groups(result.groups)
         write_json_lines(output, rows)
+    check_rewarded(
+        "evaluation", result.groups, result.messages, functions=rewards is not None, max_new_tokens=MAX_NEW_TOKENS
+    )
     return result
 
 
@@ -78,9 +89,24 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
             prompt=scored.group.task.content,
             completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
             ends=tuple(rollout.reason for rollout in scored.group.rollouts),
+            failed=tuple(rollout.failed for rollout in scored.group.rollouts),
         )
         for scored in found.groups
     ]
+
+
+def _checked_output(name: str | None, overwrite: bool) -> Path | None:
+    if not name:
+        if overwrite:
+            raise InputError("overwrite has no effect without an output", hint="give output, or leave overwrite out")
+        return None
+    output = Path(name)
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+    if os.path.lexists(output) and not (overwrite and output.is_file()):
+        allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
+        raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
+    return output
 
 
 def _text(completion: str | Sequence[Message]) -> str:
