@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,27 @@ def test_a_file_that_raises_is_named_with_its_line_and_can_be_mended(text: str, 
     path.write_text("x = 2\n")
     (module,) = load_imports([str(path)])
     assert module.x == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1\n\nraise ValueError('no lamp')\n", r"mine_broken raises ValueError: no lamp \(mine_broken\.py:3\)"),
+        ("x = (\n", r"mine_broken raises SyntaxError: .*\(mine_broken\.py:1\)"),
+        ("def f():\n    import sys\n    sys.exit(3)\nf()\n", r"raises SystemExit: 3 \(mine_broken\.py:3\)"),
+    ],
+)
+def test_a_module_that_raises_is_named_with_its_line(text: str, says: str, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "mine_broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=says):
+        load_imports("mine_broken")
+
+
+@pytest.mark.parametrize("name", ["", ".mine", "mine..parts"])
+def test_what_is_no_name_of_a_module_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"imports: '{re.escape(name)}' is no name of a module"):
+        load_imports([name])
 
 
 def test_a_choice_of_a_file_that_raised_may_be_registered_again(tmp_path: Path) -> None:

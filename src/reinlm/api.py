@@ -17,6 +17,7 @@ from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
 from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
+from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.sessions import RLSession, SFTSession
@@ -112,7 +113,7 @@ class SFTTrainer(SFTSession):
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = _arguments(model, data, keywords)
-        with _settings(sections, options) as tree:
+        with _settings(self.kind, sections, options) as tree:
             super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
 
 
@@ -140,7 +141,7 @@ class RLTrainer(RLSession):
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
             sections["algorithm"] = algorithm_spec(composed)
-        with _settings(sections, options) as tree:
+        with _settings(self.kind, sections, options) as tree:
             config = _config(RLConfig, tree, loaded)
             super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
 
@@ -261,16 +262,23 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _settings(sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The settings of a run: the recipe, overridden by keywords; on resume config.yaml, overridden by both.
 
     Within the context the working directory of a resumed run is the one in which the run was started
     (`resolved.directory` in its config.yaml, if it exists), because relative paths refer to it.
+
+    Raises:
+        InputError: a folder to resume in that holds no run of this kind ("sft", "rl").
     """
     tree = over(read(options.get("recipe")), sections)
     run = tree.get("run")
     output = run.get("output") if isinstance(run, Mapping) else None
-    if not output or not options.get("resume") or not (Path(output) / "config.yaml").is_file():
+    if not output or not options.get("resume"):
+        yield tree
+        return
+    check_resumable(output, kind)
+    if not (Path(output) / "config.yaml").is_file():
         yield tree
         return
     old = read(Path(output) / "config.yaml")

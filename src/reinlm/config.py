@@ -18,6 +18,8 @@ from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
+MAX_SECONDS = 1e6
+"""The longest time limit that a recipe may set, about 11 days: clocks of the system count no longer than some years."""
 HIDDEN = "***"
 """Replaces secrets in the files of a run."""
 _SECRET = re.compile(r"(token|secret|password|passwd|(api|access|private)[-_]?key)$", re.IGNORECASE)
@@ -29,9 +31,14 @@ _OF_A_TOKENIZER = re.compile(
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, unknown keys are errors, defaults are validated."""
+    """Base of every configuration: frozen, unknown keys are errors, numbers are finite, defaults are validated.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True)
+    A field that may be infinite or NaN says `Field(allow_inf_nan=True)`.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
     def changed(self, name: str) -> bool:
         """Whether a value differs from its default. (A run's config.yaml contains every key, so presence is no evidence.)"""
@@ -199,10 +206,18 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"{where}: {cause.message}" if path else cause.message, hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    if path and _TAG.fullmatch(path[-1]):  # one of several types that may stand there
+        where = ".".join(path[:-1])
+        others = [one["msg"] for one in error.errors() if one["loc"][:-1] == first["loc"][:-1]][1:]
+        message = " or ".join([message, *(text.removeprefix("Input should be ") for text in others)])
     given = first.get("input")
     plain = isinstance(given, str | int | float | list | tuple | None)
     shown = f" (given: {_short(given)})" if plain else ""
     return InputError(f"{where}: {message}{shown}")
+
+
+_TAG = re.compile(r"str|int|float|bool|(dict|list|tuple)\[.*\]")
+"""What pydantic calls a member of a union, at the end of an error's place."""
 
 
 def _short(value: Any) -> str:

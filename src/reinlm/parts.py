@@ -119,7 +119,7 @@ def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
         places: one or several.
 
     Raises:
-        InputError: a file that is not there, or that raises while it is imported; the line is named.
+        InputError: a file or module that is not there, or that raises while it is imported; the line is named.
     """
     several = [places] if isinstance(places, str | Path) else places
     if not isinstance(several, Sequence) or not all(isinstance(place, str | Path) for place in several):
@@ -129,10 +129,7 @@ def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
 
 def _load(place: str) -> ModuleType:
     if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except ImportError as error:
-            raise InputError(f"imports: cannot import {place}: {error}", hint="give a file.py or a module") from error
+        return _load_module(place)
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"imports: no such file: {place}", hint=f"looked for {path}")
@@ -152,6 +149,22 @@ def _load(place: str) -> ModuleType:
             raise
         raise InputError(f"imports: {place} raises {type(error).__name__}: {error}{_line(error, path)}") from error
     return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if "" in name.split("."):
+        raise InputError(f"imports: {name!r} is no name of a module", hint="give a file.py or a module")
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"imports: cannot import {name}: {error}", hint="give a file.py or a module") from error
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        files = [frame.filename for frame in frames if frame.name == "<module>"]
+        if isinstance(error, SyntaxError) and error.filename:
+            files.append(error.filename)
+        line = _line(error, Path(files[-1])) if files else ""
+        raise InputError(f"imports: {name} raises {type(error).__name__}: {error}{line}") from error
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from reinlm.cli import main
+from reinlm.config import Config, build
+from reinlm.errors import InputError
 
 
 def refused(outcome, *culprits, written="out"):
@@ -61,6 +65,8 @@ def test_unknown_words_and_missing_sections_are_named(reinlm, words, culprits):
     ("override", "culprits"),
     [
         ("optimizer.learning_rate=fast", ["optimizer.learning_rate", "'fast'"]),
+        ("algorithm=5", ["algorithm: input should be a valid string or a valid dictionary (given: 5)"]),
+        ("run.trackers=[5]", ["run.trackers.0: input should be a valid string or a valid dictionary (given: 5)"]),
         ("optimizer.learning_rate=-1", ["optimizer.learning_rate", "-1"]),
         ("optimizer.betas=[0.9,1.5]", ["optimizer.betas", "[0, 1)"]),
         ("training.steps=0", ["training.steps", "0"]),
@@ -70,13 +76,52 @@ def test_unknown_words_and_missing_sections_are_named(reinlm, words, culprits):
         ("rollout.top_p=0.9", ["top_p=0.9 cannot be trained on"]),
         ("rollout.top_k=5", ["top_k=5 cannot be trained on"]),
         ("rollout.group_size=1", ["rollout.group_size is 1"]),
-        ("rollout.max_new_tokens=40", ["max_new_tokens 40", "context of 32"]),
+        (
+            "rollout.max_new_tokens=40",
+            ["rollout.max_new_tokens 40", "context of 32", "set rollout.max_new_tokens below"],
+        ),
+        ("rollout.stop_token_ids=99999", ["rollout.stop_token_ids: token 99999", "vocabulary of"]),
+        ("rollout.stop_token_ids=[-1]", ["rollout.stop_token_ids", "greater than or equal to 0", "-1"]),
         ("model.lora={rank: 2, dropout: 0.1}", ["model.lora.dropout 0.1 has no effect"]),
         ("evaluation.stop_at=2", ["evaluation.stop_at", "2"]),
+        ("training.epochs=.inf", ["training.epochs", "finite number", "inf"]),
+        ("training.target_kl=.inf", ["training.target_kl", "finite number", "inf"]),
+        ("optimizer.weight_decay=.inf", ["optimizer.weight_decay", "finite number", "inf"]),
+        ("evaluation.correct_above=.nan", ["evaluation.correct_above", "finite number", "nan"]),
+        ("reward.time_limit=1e10", ["reward.time_limit", "less than or equal to 1000000", "10000000000.0"]),
+        ("rollout.environment_time_limit=1e10", ["rollout.environment_time_limit", "1000000", "10000000000.0"]),
+        ("algorithm.advantage={group_standardize: .inf}", ["epsilon", "finite", "inf"]),
+        ("algorithm.entropy={coefficient: 0.1, step: .inf}", ["step", "finite", "inf"]),
     ],
 )
 def test_values_out_of_range_are_named(rl, override, culprits):
     refused(rl(override), *culprits)
+
+
+def test_a_part_may_take_infinite_values_where_it_says_so():
+    class Bounded(Config):
+        low: float = -1.0
+        high: float = Field(math.inf, allow_inf_nan=True)
+
+    assert build(Bounded, {}).high == math.inf
+    with pytest.raises(InputError, match=r"low: .*finite number \(given: -inf\)"):
+        build(Bounded, {"low": -math.inf})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "culprits"),
+    [
+        ("", ["prompts[0]", "is empty"]),
+        ("1" * 99, ["prompts: 1 of 1 prompts are longer than", "prompts[0]"]),
+        ("1=", ["set sampling.max_new_tokens below 32"]),
+    ],
+)
+def test_a_prompt_that_cannot_be_answered_is_named_as_the_user_gave_it(reinlm, prompt, culprits):
+    room = 31 if len(prompt) != 2 else 32
+    outcome = reinlm("generate", "-m", "model", "--prompt", prompt, f"sampling.max_new_tokens={room}")
+    refused(outcome, *culprits, written=None)
+    assert "data" not in outcome.err
+    assert "on_" not in outcome.err
 
 
 def test_an_unknown_algorithm_is_named_with_the_nearest(rl):
@@ -222,8 +267,11 @@ def test_a_resume_with_a_changed_configuration_says_what_differs(rl):
     refused(outcome, "optimizer.learning_rate: 1e-06 -> 0.001", written=None)
 
 
-def test_a_resume_of_nothing_is_refused(rl):
+def test_a_resume_of_nothing_or_of_another_kind_is_refused_whatever_else_is_given(rl, reinlm):
     refused(rl("--resume"), "nothing to resume", "out")
+    refused(reinlm("rl", "--resume", "-o", "out"), "nothing to resume: out is not a run folder")
+    assert rl("--steps", "1").code == 0
+    refused(reinlm("sft", "--resume", "-o", "out"), "out holds a run of kind 'rl', not 'sft'", written=None)
 
 
 def test_losses_that_are_not_finite_are_skipped_and_counted_and_stop_the_run_after_a_few(rl, place):

@@ -273,7 +273,11 @@ def test_an_unknown_algorithm_is_told_the_nearest():
         ({"weights": {"constant_budget": 1.5}}, "constant_budget.length: input should be a valid integer", None),
         ({"gate": {"clip": [0.0, 0.2]}}, "algorithm grpo: clip: low must be in (0, 1]", None),
         ({"gate": {"clip": [0.2, -1]}}, "algorithm grpo: clip: high must be more than 0", None),
-        ({"advantage": {"group_standardize": -1.0}}, "algorithm grpo: epsilon must be at least 0, not -1.0", None),
+        (
+            {"advantage": {"group_standardize": -1.0}},
+            "algorithm grpo: epsilon must be at least 0 and finite, not -1.0",
+            None,
+        ),
         ({"kl": "k2"}, "kl: 'k2' is no KL choice", "null for none, or {estimator: k3, coefficient: 0.04}"),
         ({"kl": {"coeff": 1}}, "unknown value of kl 'coeff'", "did you mean 'coefficient'?"),
         ({"kl": {"coefficient": "x"}}, "kl.coefficient: input should be a valid number (given: 'x')", None),

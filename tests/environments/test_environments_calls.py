@@ -122,6 +122,27 @@ def test_a_timeout_of_the_environments_own_is_an_error_like_any_other() -> None:
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
+def test_a_cancellation_that_the_environment_raises_is_its_error_and_one_from_outside_is_not() -> None:
+    with pytest.raises(EnvironmentFailed, match="step raised CancelledError") as caught:
+        step(Raises(asyncio.CancelledError()))
+    assert isinstance(caught.value.error, RunError)
+
+    class Waits:
+        async def step(self, action: Action) -> StepResult:
+            await asyncio.sleep(10)
+            return StepResult("late")
+
+    async def main() -> None:
+        waits: Any = Waits()
+        running = asyncio.ensure_future(Calls(waits, TASK, 5.0).step(ACTION))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+
+
 def test_an_error_while_closing_is_raised_unless_there_is_one_before() -> None:
     async def main(error: Exception | None) -> None:
         environment: Any = Raises(error or ValueError())
@@ -190,6 +211,16 @@ def test_numbers_of_numpy_are_numbers_and_lists_of_messages_are_messages() -> No
 def test_what_is_no_observation_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="an observation of"):
         checked_observation(value)
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 2**32 + 3])
+def test_token_ids_that_are_negative_or_too_large_are_refused_and_not_wrapped(token: int) -> None:
+    class Writes:
+        def step(self, action: Action) -> StepResult:
+            return StepResult(np.array([3, token]))
+
+    with pytest.raises(EnvironmentFailed, match=f"step returned an observation with the token id {token};"):
+        step(Writes())
 
 
 def test_a_question_ends_with_its_answer_and_earns_nothing_of_itself() -> None:

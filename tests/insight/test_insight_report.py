@@ -197,7 +197,7 @@ def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> No
         ["user: hello &lt;b&gt;", "first", "assistant: last"],
         ["only before", "x"],
     ]
-    assert "environment" in rows[0]
+    assert "badge open" not in rows[0]  # the task has come to its end
 
 
 def sides(path: Path) -> list[str]:
@@ -267,6 +267,27 @@ def test_an_episode_of_several_turns_reads_turn_by_turn(tmp_path: Path) -> None:
     assert '<span class="badge open">cut off: turns</span>' in row
 
 
+@pytest.mark.parametrize(
+    ("ending", "badge"),
+    [
+        ({"end": "solved", "terminated": True, "truncated": False}, None),
+        ({"end": "stop", "terminated": True, "truncated": False}, None),
+        ({"end": "turns", "terminated": False, "truncated": True}, "cut off: turns"),
+        ({"end": "step raised KeyError", "terminated": False, "truncated": False}, "step raised KeyError"),
+        ({"end": "length"}, "cut off"),
+    ],
+)
+def test_an_episode_that_came_to_its_end_has_no_badge(
+    tmp_path: Path, ending: dict[str, Any], badge: str | None
+) -> None:
+    run = make_run(tmp_path, "rl", 0)
+    row = {"prompt": "1+1=", "completion": "2", "reward": 1.0, **ending}
+    run.write_samples(before=[row], after=[row])
+    page = page_without_scripts(write_report(run.path))
+    (article,) = re.findall(r'<article class="sample">(.*?)</article>', page, flags=re.DOTALL)
+    assert re.findall(r'<span class="badge open">(.*?)</span>', article) == ([badge] * 2 if badge else [])
+
+
 def test_a_chart_reads_unit_meaning_and_bounds_from_the_declaration_of_its_metric() -> None:
     (chart,) = charts([{"step": 1, "completions/clipped_ratio": 0.5}], "rl", METRICS)
     info = METRICS["completions/clipped_ratio"]
@@ -302,7 +323,9 @@ def test_a_chart_is_described_by_the_first_of_its_metrics_that_the_run_has() -> 
     held_out = "eval/{set}/clipped_ratio"
     (chart,) = charts([{"step": 1, "eval/a/clipped_ratio": 0.5}], "sft", {held_out: METRICS[held_out]})
     assert (chart["title"], chart["unit"]) == ("Answers cut off", "fraction")
-    assert chart["meaning"] == "Held-out answers that the length limit cut off."
+    assert chart["meaning"] == (
+        "Held-out episodes that a limit cut off: length, turns, context, time or the environment's own."
+    )
 
 
 def test_every_chart_names_metrics_that_are_declared() -> None:

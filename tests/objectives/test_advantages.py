@@ -227,7 +227,7 @@ def test_group_baselines_need_a_group_and_gae_a_critic():
 
 @pytest.mark.parametrize("epsilon", [-1e-9, NAN])
 def test_a_negative_epsilon_is_refused(epsilon):
-    with pytest.raises(ValueError, match=f"^epsilon must be at least 0, not {epsilon}$"):
+    with pytest.raises(ValueError, match=f"^epsilon must be at least 0 and finite, not {epsilon}$"):
         GroupStandardize(epsilon=epsilon)
 
 

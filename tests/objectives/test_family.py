@@ -582,7 +582,7 @@ def test_explained_variance():
     [
         (lambda: Returns(1.5), "returns: gamma must be in [0, 1], not 1.5"),
         (lambda: GAE(critic_lambda=-0.1), "gae: critic_lambda must be in [0, 1], not -0.1"),
-        (lambda: GAE(length_adaptive=0.0), "gae: length_adaptive must be more than 0, not 0.0"),
+        (lambda: GAE(length_adaptive=0.0), "gae: length_adaptive must be more than 0 and finite, not 0.0"),
         (lambda: NStep(0), "n_step: n must be at least 1, not 0"),
         (lambda: NStep(1, 2.0), "n_step: gamma must be in [0, 1], not 2.0"),
         (lambda: VTrace(-1.0), "vtrace: gamma must be in [0, 1], not -1.0"),
@@ -615,8 +615,8 @@ def test_explained_variance():
         (lambda: TargetBand(0.1, 0.2, per="x"), "band: per is token or sequence, not 'x'"),
         (lambda: EntropyBonus(-1.0), "entropy: the coefficient must be at least 0 and finite, not -1.0"),
         (lambda: EntropyBonus(target=-1.0), "entropy: the target must be at least 0 and finite, not -1.0"),
-        (lambda: EntropyBonus(step=0.0), "entropy: step must be more than 0, not 0.0"),
-        (lambda: EntropyBonus(low=2.0), "entropy: needs 0 ≤ low ≤ high, not 2.0 and 1.0"),
+        (lambda: EntropyBonus(step=0.0), "entropy: step must be more than 0 and finite, not 0.0"),
+        (lambda: EntropyBonus(low=2.0), "entropy: needs 0 ≤ low ≤ high, finite, not 2.0 and 1.0"),
         (lambda: Critic(0.0), "critic: clip must be more than 0, or none; not 0.0"),
         (lambda: Critic(coefficient=0.0), "critic: the coefficient must be more than 0 and finite, not 0.0"),
         (

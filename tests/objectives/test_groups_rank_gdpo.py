@@ -137,7 +137,7 @@ def test_what_gdpo_cannot_do_without_is_named():
         GDPO()(Feedback(layout, d([1.0]), step_rewards=d([1.0]), step_tokens=torch.tensor([0])))
     with pytest.raises(ValueError, match=r"give adjusted_step_rewards and adjusted_step_tokens, or neither$"):
         Feedback(layout, d([1.0]), adjusted_step_rewards=d([1.0]))
-    with pytest.raises(ValueError, match=r"^epsilon must be at least 0, not -1\.0"):
+    with pytest.raises(ValueError, match=r"^epsilon must be at least 0 and finite, not -1\.0"):
         GDPO(epsilon=-1.0)
     with pytest.raises(ValueError, match=r"^named_rewards \['a'\] need a weight each, not \['b'\]$"):
         Feedback(layout, d([1.0]), named_rewards={"a": d([1.0])}, reward_weights={"b": 1.0})

@@ -320,6 +320,19 @@ def test_an_environment_that_fails_is_named_with_the_task_or_skipped(
     assert rollout.completion == (({"role": "assistant", "content": "x1"},) if begun else ())
 
 
+@pytest.mark.parametrize(
+    ("environment", "turn"), [(Broken(None, first=np.array([99999])), 0), (Broken(StepResult(np.array([99999]))), 1)]
+)
+def test_token_ids_outside_the_vocabulary_are_the_environments_fault(
+    environment: Any, turn: int, characters: PreTrainedTokenizerFast
+) -> None:
+    vocabulary = len(characters)
+    says = f"environment Broken, task data.1.: the observation of turn {turn} .* 99999 .* vocabulary of {vocabulary}"
+    with pytest.raises(InputError, match=says):
+        play(characters, environment, task=TEXT)
+    assert play(characters, environment, task=TEXT, on_environment_error="skip").failed
+
+
 def test_content_of_the_task_that_cannot_be_read_is_not_the_environments_fault(
     characters: PreTrainedTokenizerFast,
 ) -> None:

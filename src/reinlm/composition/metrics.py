@@ -40,7 +40,7 @@ _BOUNDS = declare_metrics(
         "clip_ratio/low_mean",
         "fraction",
         "scored tokens stopped at the lower clip bound (negative advantage)",
-        healthy="up to a few per cent; exactly 0 where a batch makes one update",
+        healthy="up to a few per cent; exactly 0 with one update a batch and no replay",
         bad="high: the policy moves too far within an update",
     ),
     Metric(
@@ -54,7 +54,7 @@ _BOUNDS = declare_metrics(
         "clip_ratio/region_mean",
         "fraction",
         "scored tokens stopped at either bound: the sum of the two",
-        healthy="up to a few per cent; exactly 0 where a batch makes one update",
+        healthy="up to a few per cent; exactly 0 with one update a batch and no replay",
         bad="high: the policy moves too far within an update",
     ),
     Metric(

@@ -7,6 +7,7 @@ conversation is extended by appending tokens (`Renderer.extension`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -52,6 +53,11 @@ class Renderer:
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._special = sorted({*special, *tokenizer.all_special_tokens})
         self._special_ids = frozenset(tokenizer.convert_tokens_to_ids(token) for token in self._special)
+
+    @functools.cached_property
+    def vocabulary(self) -> int:
+        """Token ids of the tokenizer are below it."""
+        return 1 + max(self.tokenizer.get_vocab().values())
 
     @property
     def identity(self) -> dict[str, str | None]:

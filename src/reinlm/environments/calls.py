@@ -88,7 +88,9 @@ class Calls:
                 else:
                     value = await in_thread(function, *args)
                     value = await value if inspect.isawaitable(value) else value
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             if isinstance(error, TimeoutError) and limit.expired():
                 text = f"{self._where}: {method} took longer than {self._limit:g} s"
                 raise EnvironmentFailed(RunError(text, hint=f"raise environment_time_limit; {_HINT}")) from error
@@ -98,6 +100,12 @@ class Calls:
             return check(value)
         except (TypeError, ValueError) as error:
             raise self.failed(f"{method} returned {error}") from error
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs is being cancelled; a CancelledError is otherwise one that the environment raised."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:

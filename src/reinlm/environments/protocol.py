@@ -37,6 +37,7 @@ ids are appended to the context unchanged; they are allowed in episodes over tex
 Reward = float | Mapping[str, float] | None
 """One reward, several by name, or None. None differs from a reward of 0."""
 
+_LARGEST_ID = int(np.iinfo(np.int32).max)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -110,12 +111,18 @@ def name_of(environment: Environment) -> str:
 
 
 def checked_observation(value: Any) -> Observation:
-    """The observation, lists as arrays or tuples. Raises TypeError for anything that is none."""
+    """The observation, lists as arrays or tuples.
+
+    Raises TypeError for anything that is none, and ValueError for token ids that are negative or no int32.
+    """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or not np.issubdtype(value.dtype, np.integer):
             raise TypeError(f"an observation of shape {value.shape} and type {value.dtype}; token ids are integers [n]")
+        outside = value[(value < 0) | (value > _LARGEST_ID)]
+        if len(outside):
+            raise ValueError(f"an observation with the token id {outside[0]}; ids are from 0 up to {_LARGEST_ID}")
         return value.astype(np.int32)
     if isinstance(value, Sequence) and value and all(_is_message(one) for one in value):
         return tuple(value)

@@ -279,8 +279,10 @@ def _sample(row: Mapping[str, Any], when: str) -> dict[str, Any]:
 
 
 def _end(row: Mapping[str, Any]) -> str | None:
-    """How an answer ended; None for a stop token."""
+    """How an answer ended; None for a stop token and for an episode that the environment terminated."""
     end = row.get("end")
+    if row.get("terminated"):
+        return None
     if row.get("truncated", end == "length"):
         return "cut off" if end in ("length", None) else f"cut off: {end}"
     return None if end in ("stop", None) else str(end)

@@ -165,10 +165,10 @@ class EntropyBonus:
             raise ValueError(f"entropy: the coefficient must be at least 0 and finite, not {self.coefficient}")
         if self.target is not None and not 0.0 <= self.target < float("inf"):
             raise ValueError(f"entropy: the target must be at least 0 and finite, not {self.target}")
-        if not self.step > 0.0:
-            raise ValueError(f"entropy: step must be more than 0, not {self.step}")
-        if not 0.0 <= self.low <= self.high:
-            raise ValueError(f"entropy: needs 0 ≤ low ≤ high, not {self.low} and {self.high}")
+        if not 0.0 < self.step < float("inf"):
+            raise ValueError(f"entropy: step must be more than 0 and finite, not {self.step}")
+        if not 0.0 <= self.low <= self.high < float("inf"):
+            raise ValueError(f"entropy: needs 0 ≤ low ≤ high, finite, not {self.low} and {self.high}")
 
     def advance(self, coefficient: float, entropy: float) -> tuple[float, bool]:
         """The next coefficient, and whether the bonus counts, given the mean entropy of a batch in nats a token."""

@@ -257,8 +257,8 @@ class GreedyBaseline(Advantage):
 
 
 def _check_epsilon(epsilon: float) -> None:
-    if not epsilon >= 0.0:
-        raise ValueError(f"epsilon must be at least 0, not {epsilon}")
+    if not 0.0 <= epsilon < float("inf"):
+        raise ValueError(f"epsilon must be at least 0 and finite, not {epsilon}")
 
 
 def whiten(x: Float[Tensor, " items"], shift_mean: bool = True, bessel: bool = False) -> Float[Tensor, " items"]:

@@ -131,8 +131,8 @@ class GAE(Advantage):
         check_fraction("gae: gae_lambda", self.gae_lambda)
         if self.critic_lambda is not None:
             check_fraction("gae: critic_lambda", self.critic_lambda)
-        if self.length_adaptive is not None and not self.length_adaptive > 0.0:
-            raise ValueError(f"gae: length_adaptive must be more than 0, not {self.length_adaptive}")
+        if self.length_adaptive is not None and not 0.0 < self.length_adaptive < float("inf"):
+            raise ValueError(f"gae: length_adaptive must be more than 0 and finite, not {self.length_adaptive}")
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self._estimate(feedback, self._policy_lambda(feedback.layout))

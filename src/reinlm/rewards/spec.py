@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from reinlm.config import Config
+from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError, unknown
 from reinlm.parts import PARTS, builder, read_part
 from reinlm.rewards.builtin import Builtin
@@ -38,7 +38,7 @@ class RewardConfig(Config):
 
     functions: Any
     """A `RewardSpec`."""
-    time_limit: float | None = Field(default=60.0, gt=0)
+    time_limit: float | None = Field(default=60.0, gt=0, le=MAX_SECONDS)
     """Seconds that a call may take; for `math` and `regex`, a single answer. None: no limit, and every function runs
     inside this process."""
     call: Literal["group", "batch"] = "group"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from reinlm.config import Config
+from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError
 from reinlm.parts import read_part
 from reinlm.rollouts import engines  # noqa: F401  registers the engines that come with the library
@@ -20,7 +20,7 @@ from reinlm.schedules import Schedule, interpolate
 class StopsConfig(Config):
     """Stop conditions besides the model's own stop tokens."""
 
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Tokens that end an answer beside the model's own."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end an answer; they stay in it."""
@@ -81,9 +81,9 @@ class EpisodeConfig(Config):
     repeated bit for bit. "arrival": each turn at once, which is faster where environments differ in speed."""
     max_turns: int | None = Field(None, ge=1)
     """Turns of an episode at most; null: as many as the context holds."""
-    episode_time_limit: float | None = Field(None, gt=0)
+    episode_time_limit: float | None = Field(None, gt=0, le=MAX_SECONDS)
     """Seconds for an episode; one that takes longer is truncated. Needs the order "arrival"."""
-    environment_time_limit: float | None = Field(60.0, gt=0)
+    environment_time_limit: float | None = Field(60.0, gt=0, le=MAX_SECONDS)
     """Seconds for each call of an environment; one that takes longer has failed. Null: no limit."""
     on_environment_error: Literal["stop", "skip"] = "stop"
     """Where an environment raises, hangs or returns what cannot be used: stop the run, or leave the episode out of it."""

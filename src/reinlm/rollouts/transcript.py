@@ -43,7 +43,7 @@ class Transcript:
     def begin(self, observation: Observation) -> None:
         """Take the first observation; None is the task's own content.
 
-        Raises InputError for content that cannot be turned into tokens.
+        Raises InputError for content that cannot be turned into tokens, and for token ids outside the vocabulary.
         """
         if isinstance(observation, np.ndarray):
             self._content = self._decoded(observation)
@@ -73,7 +73,8 @@ class Transcript:
     def observe(self, observation: Observation) -> None:
         """Take what the environment said to the last turn.
 
-        Raises InputError for messages to an episode over text, for token ids to a chat, and what the renderer raises.
+        Raises InputError for messages to an episode over text, for token ids to a chat or outside the vocabulary, and
+        what the renderer raises.
         """
         before, answer = self._content, self._answer
         if isinstance(before, str):
@@ -127,6 +128,9 @@ class Transcript:
         self._start([])
 
     def _decoded(self, ids: Array) -> str:
+        vocabulary = self._renderer.vocabulary
+        if len(ids) and ids.max() >= vocabulary:
+            raise InputError(f"token id {ids.max()} is outside the tokenizer's vocabulary of {vocabulary}")
         return str(self._renderer.parse("", ids.tolist(), frozenset()))
 
     def _text(self, before: str, answer: str, observation: Observation) -> tuple[str, list[int] | None]:

@@ -201,6 +201,16 @@ def read_run(path: str | Path) -> dict[str, Any]:
     return dict(run)
 
 
+def check_resumable(path: str | Path, kind: str) -> None:
+    """Raises InputError where a folder holds no run, or one of another kind ("sft", "rl", …)."""
+    path = Path(path)
+    if not (path / RUN_FILE).is_file():
+        raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
+    found = read_run(path)["kind"]
+    if found != kind:
+        raise InputError(f"{path} holds a run of kind {found!r}, not {kind!r}", hint="give another folder")
+
+
 def _check_place(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, not a folder", hint="give the name of a folder for the run")
@@ -221,11 +231,7 @@ def _check_place(path: Path) -> None:
 def _check_resume(
     path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...], defaults: Mapping[str, Any]
 ) -> None:
-    if not (path / RUN_FILE).is_file():
-        raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
-    run = read_run(path)
-    if run["kind"] != kind:
-        raise InputError(f"{path} holds a run of kind {run['kind']!r}, not {kind!r}", hint="give another folder")
+    check_resumable(path, kind)
     try:
         old = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
     except FileNotFoundError:

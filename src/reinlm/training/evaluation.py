@@ -274,6 +274,7 @@ def sample_rows(evaluation: Evaluation, count: int = 16) -> list[dict[str, Any]]
                 "reward": group.returns[0],
                 "correct": correct[0],
                 "end": rollout.reason,
+                "terminated": rollout.terminated,
                 "truncated": rollout.truncated,
                 "answer": rollout.task.columns.get("answer"),
             }

@@ -32,6 +32,7 @@ from reinlm.training.setup import (
     MAY_CHANGE,
     autocast,
     check_folder,
+    check_stops,
     loop_settings,
     observers,
     prompt_room,
@@ -324,6 +325,7 @@ class SFTSession(Session):
     def _load(self) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
         config, tokenizer = self.config, self.policy.tokenizer
         limit = config.max_tokens or self.policy.context_length
+        check_stops(self.policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         examples = load_examples(config.data, tokenizer, max_tokens=limit)
         self._say_skipped(examples.skipped)
         held_out: dict[str, Examples] = {}
@@ -370,7 +372,10 @@ class RLSession(Session):
     def _load(self) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
         config, tokenizer = self.config, self.policy.tokenizer
         disable_dropout(self.policy.model)
-        room = prompt_room(self.policy, config.rollout.longest)
+        longest = config.rollout.longest
+        key = "max_new_tokens" if longest == config.rollout.max_new_tokens else "max_new_tokens_end"
+        room = prompt_room(self.policy, longest, f"rollout.{key}")
+        check_stops(self.policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room)
         sets: dict[str, Sequence[Task]] = {
             name: load_tasks(data, tokenizer, max_prompt_tokens=room).items

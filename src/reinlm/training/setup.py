@@ -76,17 +76,31 @@ def autocast(config: TrainingConfig, policy: Policy) -> torch.dtype | None:
     return None
 
 
-def prompt_room(policy: Policy, max_new_tokens: int) -> int | None:
-    """The longest prompt, in tokens, that leaves room for an answer; None where the context has no limit."""
+def prompt_room(policy: Policy, max_new_tokens: int, key: str) -> int | None:
+    """The longest prompt, in tokens, that leaves room for an answer; None where the context has no limit.
+
+    Raises InputError where there is none; it names `key`, which says how long answers may be.
+    """
     if policy.context_length is None:
         return None
     room = policy.context_length - max_new_tokens
     if room < 1:
         raise InputError(
-            f"max_new_tokens {max_new_tokens} leaves no room for a prompt in a context of {policy.context_length} tokens",
-            hint=f"set max_new_tokens below {policy.context_length}",
+            f"{key} {max_new_tokens} leaves no room for a prompt in a context of {policy.context_length} tokens",
+            hint=f"set {key} below {policy.context_length}",
         )
     return room
+
+
+def check_stops(policy: Policy, token_ids: Sequence[int], key: str) -> None:
+    """Raises InputError for stop tokens outside the model's vocabulary; `key` is where they are given."""
+    vocabulary: int = policy.model.config.get_text_config(decoder=True).vocab_size
+    for token in token_ids:
+        if token >= vocabulary:
+            raise InputError(
+                f"{key}: token {token} is outside the model's vocabulary of {vocabulary}",
+                hint=f"ids are from 0 up to {vocabulary - 1}",
+            )
 
 
 def seed_everything(seed: int) -> None:

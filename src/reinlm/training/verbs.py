@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, load_tasks
+from reinlm.data.rows import BadRow
 from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
@@ -20,7 +22,7 @@ from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
-from reinlm.training.setup import prompt_room
+from reinlm.training.setup import check_stops, prompt_room
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
         rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        room = prompt_room(policy, sampling.max_new_tokens)
+        room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
+        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
         if rewards is not None:
             rewards.check(tasks.items)
@@ -79,8 +82,12 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
         chat = "always"
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
-    room = prompt_room(policy, config.sampling.max_new_tokens)
-    tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+    room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
+    check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
+    try:
+        tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+    except InputError as error:
+        raise _of_prompts(error) from error
     sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     found = sample_groups(setup.episodes(data, sampling), tasks.items, group_size=config.samples, tag="generate")
@@ -107,6 +114,13 @@ def _checked_output(name: str | None, overwrite: bool) -> Path | None:
         allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
         raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
     return output
+
+
+def _of_prompts(error: InputError) -> InputError:
+    """What is wrong with rows of data, said of `prompts`, which has no options for data."""
+    cause = error.__cause__
+    hint = cause.hint if isinstance(cause, BadRow) else (error.hint or "").partition(", or set on_long_prompt")[0]
+    return InputError(re.sub(r"\bdata(?=\[\d+\]|: )", "prompts", error.message), hint=hint or None)
 
 
 def _text(completion: str | Sequence[Message]) -> str:

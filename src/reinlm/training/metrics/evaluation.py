@@ -49,10 +49,10 @@ METRICS = declare_metrics(
     Metric(
         "eval/{set}/clipped_ratio",
         "fraction",
-        "held-out answers that the length limit cut off",
+        "held-out episodes that a limit cut off: length, turns, context, time or the environment's own",
         healthy="below 0.1",
         healthy_range=(None, 0.1),
-        bad="high: raise `evaluation.max_new_tokens`, or the model has forgotten to stop",
+        bad="high: raise that limit (`evaluation.max_new_tokens`, `rollout.max_turns`, …), or the model has forgotten to stop",
     ),
     Metric(
         "eval/{set}/mean_token_accuracy",

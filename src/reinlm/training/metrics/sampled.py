@@ -123,10 +123,10 @@ _ANSWERS = declare_metrics(
     Metric(
         "completions/clipped_ratio",
         "fraction",
-        "answers that the length limit cut off",
+        "episodes that a limit cut off: length, turns, context, time or the environment's own",
         healthy="below 0.1",
         healthy_range=(None, 0.1),
-        bad="high: raise `max_new_tokens`, or the model has forgotten to stop",
+        bad="high: raise that limit (`max_new_tokens`, `max_turns`, …), or the model has forgotten to stop",
     ),
     Metric(
         "episodes/mean_turns",
