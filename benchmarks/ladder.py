@@ -1,4 +1,4 @@
-"""The ladder: every named algorithm that learns from rewards, from one SFT checkpoint of the quickstart task, by seed.
+"""The ladder: every named algorithm without a teacher, from one SFT checkpoint of the quickstart task, by seed.
 
     python benchmarks/ladder.py --output runs/ladder                        # all algorithms, seeds 0 1 2, two at a time
     python benchmarks/ladder.py --output runs/ladder --algorithms ppo gspo --seeds 0

@@ -15,7 +15,7 @@ from pydantic import Field
 import reinlm
 from reinlm.config import Config
 from reinlm.errors import InputError
-from reinlm.parts import PARTS, load_imports, name_of_part, part, read_part, spell_part
+from reinlm.parts import PARTS, load_imports, name_of_part, part, part_spec, read_part
 from tiny_runs import ROWS, change, local, metrics, run_rl, settings, tiny, trainer, weights
 
 
@@ -45,8 +45,8 @@ def test_a_name_stands_for_the_defaults_and_a_mapping_changes_them() -> None:
 
 
 def test_a_part_is_spelled_as_a_recipe_says_it(kind: Any) -> None:
-    assert spell_part("gadget", kind(brightness=5)) == {"lamp": {"brightness": 5}}
-    assert spell_part("gadget", read_part("gadget", "bell")) == "bell"
+    assert part_spec("gadget", kind(brightness=5)) == {"lamp": {"brightness": 5}}
+    assert part_spec("gadget", read_part("gadget", "bell")) == "bell"
     assert name_of_part("gadget", kind()) == "lamp"
     assert read_part("gadget", kind(brightness=4)) == kind(brightness=4)
 

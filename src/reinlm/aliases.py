@@ -1,6 +1,6 @@
-"""What options are called in TRL, verl and Stable-Baselines3, and what they are called here.
+"""Option names of TRL, verl and Stable-Baselines3, and the corresponding names here.
 
-An unknown key that stands here is answered with our name for it (`reinlm.config`), and docs/coming_from.md shows the tables.
+The error for an unknown key gives our name if the key is in these tables (`reinlm.config`); docs/coming_from.md lists them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 
 class Alias(NamedTuple):
-    """Where an option of another library is found here.
+    """The equivalent of an option of another library.
 
     Example: TRL's `num_iterations` is `training.passes`:
         Alias("training.passes")
     """
 
     ours: str | None
-    """The key of a recipe of `rl` or `sft`, or a flag; None where there is no such option."""
+    """Key of a recipe of `rl` or `sft`, or a flag; None without an equivalent."""
     note: str = ""
-    """What differs, or why there is none."""
+    """What differs, or why there is no equivalent."""
     classical: str | None = None
-    """The setting of `reinlm classical`, or a flag of it."""
+    """Setting or flag of `reinlm classical`."""
 
 
 _MEMORY = "results do not depend on it: tokens that are in memory at once"
@@ -230,17 +230,18 @@ ALIASES: Mapping[str, Mapping[str, Alias]] = {"TRL": TRL, "verl": VERL, "Stable-
 def alias_hint(
     path: Sequence[str], value: Any = None, *, known: Collection[str] | None = None, classical: bool = False
 ) -> str | None:
-    """Our name for a key that another library has, as a hint; None where no library here has it.
+    """A hint with our name for an option of another library; None for a key that is in no table.
 
     Example:
         >>> alias_hint(["rollout", "num_generations"])
         "TRL's num_generations is rollout.group_size"
 
     Args:
-        path: the key as it was given, part by part.
-        value: what it was given; of a mapping the keys within are looked up.
-        known: sections, and keys as SECTION.KEY, that may be named; a section without any has all. None: everything.
-        classical: say the name of `reinlm classical`.
+        path: the parts of the key as given.
+        value: the value given to it; of a mapping the inner keys are looked up.
+        known: sections, and keys as SECTION.KEY, that the hint may name; a section without listed keys allows all of its
+            keys. None: everything.
+        classical: give the name of `reinlm classical`.
     """
     for library, name, alias in _matches(list(_leaves(tuple(path), value))):
         ours = alias.classical if classical else alias.ours
@@ -267,7 +268,7 @@ def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _matches(paths: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, str, Alias]]:
-    """Options whose name is one of the paths, then those whose last part is that of the first, the key as it was given."""
+    """Options whose name is one of the paths, then those whose last part is that of the first path."""
     options = [(library, name, alias) for library, table in ALIASES.items() for name, alias in table.items()]
     for path in paths:
         yield from (option for option in options if option[1] == ".".join(path))

@@ -1,4 +1,4 @@
-"""The verbs, from Python: what the command line calls.
+"""The verbs from Python; the command line calls these functions.
 
 Every verb takes `recipe` (a YAML file or a mapping), the common arguments by name, and any further section of the
 configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"group_size": 16})`.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from reinlm.algorithms import Algorithm, describe, resolve
+from reinlm.algorithms import Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
 from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 _ConfigT = TypeVar("_ConfigT", bound=Config)
 
 Section = Mapping[str, Any]
-"""A section of the configuration: its keys and values."""
+"""A section of the configuration as a mapping."""
 
 
 class RunKeywords(TypedDict, total=False):
-    """What every training verb takes by name."""
+    """Keywords of every training verb."""
 
     recipe: str | Path | Section
     """A YAML file or mapping; everything else overrides it."""
     output: str | Path
-    """The run's folder; by default a new one in `runs/`."""
+    """The run folder; by default a new one in `runs/`."""
     resume: bool
-    """Go on from the newest checkpoint in `output`."""
+    """Continue from the newest checkpoint in `output`."""
     overwrite: bool
-    """Start anew in `output`."""
+    """Replace an existing run in `output`."""
     quiet: bool
-    """No progress."""
+    """Show no progress."""
     command: str
-    """How the run was started, for its folder."""
+    """The command that started the run, for run.json."""
     callbacks: Sequence[Callback]
-    """Objects that watch the run, and may log metrics, stop it or change its learning rate (`reinlm.Callback`)."""
+    """`reinlm.Callback` objects; they may log metrics, stop the run or change its learning rate."""
     optimizer: Section
     """`OptimizerConfig`: learning_rate, schedule, warmup_steps, …"""
     evaluation: Section
@@ -58,7 +58,7 @@ class RunKeywords(TypedDict, total=False):
     """`RunConfig`: save_every, keep_last, trackers, …"""
     seed: int
     imports: str | list[str]
-    """Files or modules whose parts the recipe names: `["mine.py"]`; one may stand alone."""
+    """Files or modules that register parts: `["mine.py"]`, or a single one."""
     environment: Any
     """A name, {name: values}, "file.py:CLASS"; by default one question, one answer."""
     rollout: Section
@@ -66,7 +66,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class SFTKeywords(RunKeywords, total=False):
-    """What `reinlm.sft` and `reinlm.SFTTrainer` take by name."""
+    """Keywords of `reinlm.sft` and `reinlm.SFTTrainer`."""
 
     training: Section
     """`SFTTraining`: steps, epochs, batch_size, …"""
@@ -76,7 +76,7 @@ class SFTKeywords(RunKeywords, total=False):
 
 
 class RLKeywords(RunKeywords, total=False):
-    """What `reinlm.rl` and `reinlm.RLTrainer` take by name."""
+    """Keywords of `reinlm.rl` and `reinlm.RLTrainer`."""
 
     reward: Any
     """A name ("math"), a function f(prompts, completions, **columns) -> list of floats, "file.py:function", or a list of
@@ -88,11 +88,11 @@ class RLKeywords(RunKeywords, total=False):
     critic: Section
     """`CriticConfig`, for algorithms with a critic."""
     reference: str | Path | Section
-    """A path, or `ReferenceConfig`: the model that a KL ties the policy to, where it is not the policy as the run begins."""
+    """A path, or `ReferenceConfig`: the reference model of a KL; by default the policy at the start of the run."""
     teacher: str | Path | Section
     """A path, or `TeacherConfig`, for algorithms that learn from a teacher."""
     text: Any
-    """Data, or `TextConfig`: data-set text that is trained on beside the sampled answers."""
+    """Data, or `TextConfig`: data-set text to train on in addition to the sampled answers."""
 
 
 class SFTTrainer(SFTSession):
@@ -140,7 +140,7 @@ class RLTrainer(RLSession):
         given = sections.get("algorithm")
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
-            sections["algorithm"] = describe(composed)
+            sections["algorithm"] = algorithm_spec(composed)
         with _settings(self.kind, sections, options) as tree:
             config = _config(RLConfig, tree, loaded)
             super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
@@ -169,6 +169,7 @@ def evaluate(
     *,
     reward: Any = None,
     recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
     **sections: Any,
 ) -> Evaluation:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -177,10 +178,12 @@ def evaluate(
         model, data, reward, recipe: as in `reinlm.rl`.
         sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
+        overwrite: replace `output` where it exists.
     """
     loaded, sections = _objects(model, data, sections.pop("output", None), sections, run=False)
     given = {} if reward is None else {"reward": reward}
-    return run_evaluation(_config(EvalConfig, over(read(recipe), {**sections, **given}), loaded), model=loaded)
+    config = _config(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
+    return run_evaluation(config, model=loaded, overwrite=overwrite)
 
 
 def generate(
@@ -203,7 +206,7 @@ def generate(
 
 
 def _prompts(given: Any) -> list[Any]:
-    """One text, chat or row as a list of one."""
+    """A list of prompts; a single text, chat or row becomes a list of one."""
     if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _is_message(given[0])):
         return [given]
     if not isinstance(given, Iterable):
@@ -218,7 +221,7 @@ def _is_message(value: Any) -> bool:
 def _objects(
     model: Any, data: Any, output: Any, sections: Mapping[str, Any], run: bool = True
 ) -> tuple[Any, dict[str, Any]]:
-    """Put the common arguments where the configuration has them; a loaded model travels beside it, by name inside it."""
+    """Put the common arguments into their sections; of a loaded model the configuration holds only the name."""
     refuse_resolved(sections)
     merged = dict(sections)
     loaded = None
@@ -239,7 +242,7 @@ _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
 
 
 def _arguments(model: Any, data: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """A loaded model beside the configuration, the sections of the configuration, and what is no part of it."""
+    """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
     given = {name: value for name, value in keywords.items() if name not in _OPTIONS and value is not None}
     loaded, sections = _objects(model, data, given.pop("output", None), given)
@@ -247,7 +250,7 @@ def _arguments(model: Any, data: Any, keywords: Mapping[str, Any]) -> tuple[Any,
 
 
 def _session(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a session takes; a report is left behind however the run ends."""
+    """Keywords of a `Session`. Adds the callback that writes the report when the run ends."""
     return {
         "resume": options.get("resume", False),
         "overwrite": options.get("overwrite", False),
@@ -260,10 +263,10 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The settings of a run: recipe, then keywords; of one that is resumed those in its folder, then what is given anew.
+    """The settings of a run: the recipe, overridden by keywords; on resume config.yaml, overridden by both.
 
-    Relative paths of a run that is resumed are below the directory in which it was begun (`resolved.directory` in its
-    config.yaml, where that is still there): inside, that one is the working directory.
+    Within the context the working directory of a resumed run is the one in which the run was started
+    (`resolved.directory` in its config.yaml, if it exists), because relative paths refer to it.
 
     Raises:
         InputError: a folder to resume in that holds no run of this kind ("sft", "rl").
@@ -290,7 +293,7 @@ def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]
 
 
 def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:
-    """Validate; the parts of the user's own files are known before.
+    """Import the files under `imports`, then validate.
 
     Args:
         loaded: a model that is given beside the configuration, or None.

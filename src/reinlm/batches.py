@@ -1,4 +1,4 @@
-"""What a learner trains on and scores: the tokens of many sequences in one flat batch, and the rewards beside them.
+"""`TokenBatch`: the tokens of many sequences in one flat batch; and the rewards of its episodes as a `Feedback`.
 
 Shapes: S sequences of T tokens in all, of which N are scored.
 """
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Sequences end to end, and which of their tokens are scored. Tensors live on the CPU; there is no padding.
+    """Sequences end to end, and which of their tokens are scored. Tensors are on the CPU; there is no padding.
 
     Example: the sequences 5 6 7 and 8 9, whose last two tokens and last token are scored:
         TokenBatch.of([[5, 6, 7], [8, 9]], [[1, 2], [1]])
     """
 
     token_ids: Int[Tensor, " all_tokens"]
-    """int32, sequence after sequence."""
+    """[T] int32, sequence after sequence."""
     lengths: Int[Tensor, " sequences"]
-    """Tokens of every sequence."""
+    """[S]: the number of tokens of every sequence."""
     positions: Int[Tensor, " tokens"]
-    """Where in its sequence every scored token stands, from 1: nothing stands before the first token."""
+    """[N]: index of every scored token in its sequence, at least 1: the first token has no context and cannot be scored."""
     layout: Layout
-    """Which turn, sequence, episode and group every scored token belongs to; tokens stand in the order of the sequences."""
+    """Turn, sequence, episode and group of every scored token; tokens are in the order of the sequences."""
     temperature: Float[Tensor, " sequences"] | None = None
-    """That each sequence was sampled at; None: 1 everywhere."""
+    """[S]: the sampling temperature of each sequence; None: 1 everywhere."""
     columns: Mapping[str, Shaped[Tensor, "tokens ..."]] = field(default_factory=dict)
     """Per-token columns over the scored tokens."""
 
@@ -65,7 +65,7 @@ class TokenBatch:
 
     @cached_property
     def starts(self) -> Int[Tensor, " sequences"]:
-        """Where in `token_ids` every sequence begins."""
+        """Index in `token_ids` of the first token of every sequence."""
         return self.lengths.cumsum(0) - self.lengths
 
     @property
@@ -99,7 +99,7 @@ class TokenBatch:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """start, start + 1, … of every stretch, one after the other."""
+    """start, start + 1, …, start + length - 1 for every pair, concatenated."""
     first = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
     return first + torch.arange(int(lengths.sum()))
 
@@ -142,7 +142,7 @@ def _layout(groups: Sequence[ScoredGroup], owner: Array, turns: Array, places: A
 
 
 def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
-    """One column of all segments, entry after entry."""
+    """One column of all segments, concatenated."""
     column = COLUMNS[name]
     parts = []
     known = next(segment.columns[name] for segment in segments if name in segment.columns)
@@ -159,21 +159,21 @@ def _gather(name: str, segments: Sequence[Segment]) -> Tensor:
 
 
 def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
-    """One new array; an empty one where there is nothing."""
+    """The parts as one new array, which may be empty."""
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
 def feedback(
     groups: Sequence[ScoredGroup], layout: Layout, *, names: Sequence[str] = (), default: float | None = None
 ) -> Feedback:
-    """The rewards of scored groups for the layout of their `token_batch`, and as adjusted ones those with what shapers add.
+    """The rewards of scored groups for the layout of their `token_batch`; with shaping also `adjusted_rewards`.
 
-    An episode with step rewards alone has the outcome reward 0; one without any event has NaN, out of every statistic, and
-    shaping gives it none.
+    An episode with only step rewards has the outcome reward 0. One without any event has NaN, is excluded from every
+    statistic and gets no shaping.
 
     Args:
-        names: the rewards whose outcomes are wanted apart, before weights; shapers' are added to them.
-        default: the outcome of an episode without any event that did not fail; None: NaN.
+        names: rewards whose unweighted outcomes go into `named_rewards`; those of shapers are always included.
+        default: the outcome of an episode that has no event and did not fail; None: NaN.
     """
     rollouts = [rollout for group in groups for rollout in group.group.rollouts]
     earned = [events for group in groups for events in group.events]

@@ -1,6 +1,6 @@
-"""Configuration: pydantic models that refuse what they do not know, from a YAML file, keywords and `key=value` overrides.
+"""Configuration: pydantic models that reject unknown keys, built from YAML, keywords and `key=value` overrides.
 
-Each part's configuration sits with the part and derives from `Config`. A recipe is YAML; an override is `a.b=value`, where
+Each part defines its configuration beside it, derived from `Config`. A recipe is YAML; an override is `a.b=value`, where
 the value is read as YAML too (`optimizer.learning_rate=1e-6`, `reward=[math, format]`).
 """
 
@@ -21,7 +21,7 @@ _ConfigT = TypeVar("_ConfigT", bound="Config")
 MAX_SECONDS = 1e6
 """The longest time limit that a recipe may set, about 11 days: clocks of the system count no longer than some years."""
 HIDDEN = "***"
-"""What a run's files say in place of a secret."""
+"""Replaces secrets in the files of a run."""
 _SECRET = re.compile(r"(token|secret|password|passwd|(api|access|private)[-_]?key)$", re.IGNORECASE)
 _OF_A_TOKENIZER = re.compile(
     r"(^|[-_])(bos|eos|pad|unk|sep|cls|mask|bo[aiv]|eo[aiv]|image|video|audio|start|end|begin|stop|think|thinking|tool|call|"
@@ -41,7 +41,7 @@ class Config(BaseModel):
     )
 
     def changed(self, name: str) -> bool:
-        """Whether a value is other than its default. A run's `config.yaml` names every key, so that naming one says nothing."""
+        """Whether a value differs from its default. (A run's config.yaml contains every key, so presence is no evidence.)"""
         default = type(self).model_fields[name].get_default(call_default_factory=True)
         return bool(getattr(self, name) != default)
 
@@ -59,11 +59,11 @@ ModelPath = Annotated[str, BeforeValidator(_model_path)]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads `1e-6` as text; every user means a number."""
+    """Reads `1e-6` as a number, which YAML 1.1 reads as text."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Knows the same floats, so that the text `1e-6` is quoted and comes back as text."""
+    """Quotes texts such as `1e-6` that `_Loader` would read as numbers."""
 
 
 for _kind in (_Loader, _Dumper):
@@ -77,7 +77,7 @@ for _kind in (_Loader, _Dumper):
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Read YAML with sensible floats; an `InputError` names `source` and the line where it is malformed."""
+    """Read YAML, with `1e-6` as a number; an `InputError` names `source` and the line where it is malformed."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  it derives from SafeLoader
     except yaml.YAMLError as error:
@@ -136,7 +136,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], unions: Collectio
 
 
 def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
-    """Validate `tree` as `kind`; the first thing that is wrong becomes an `InputError` that names key, value and hint."""
+    """Validate `tree` as `kind`; the first error is raised as an `InputError` with key, value and hint."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -144,9 +144,9 @@ def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
 
 
 def redact(tree: Any) -> Any:
-    """A copy in which the values of keys that look like secrets are `'***'`; sections of such a name are looked into.
+    """A copy in which the values of keys that look like secrets are `'***'`; sections of such a name are searched.
 
-    What a tokenizer calls a token (`eos_token`) is no secret, and rows of data (`path: [{…}]`) are left as they are.
+    Tokens of a tokenizer (`eos_token`) are no secrets, and rows of data (`path: [{…}]`) are left as they are.
     """
     if isinstance(tree, Mapping):
         return {k: HIDDEN if _is_secret(k, v) else v if _is_rows(k, v) else redact(v) for k, v in tree.items()}
@@ -170,7 +170,7 @@ def _is_rows(key: Any, value: Any) -> bool:
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """What differs between two configurations, a line each: `rollout.group_size: 8 -> 16`."""
+    """The differences of two configurations, one line each: `rollout.group_size: 8 -> 16`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         lines = []
         for key in sorted({*old, *new}, key=str):

@@ -40,13 +40,13 @@ class RunError(ReinlmError, RuntimeError):
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that looks most like `name`, or None where none is near."""
+    """The most similar allowed name, or None."""
     matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> InputError:
-    """An `InputError` for a name that is not among the allowed ones, with the nearest as a hint."""
+    """An `InputError` for a name that is not among the allowed ones, with the most similar one as a hint."""
     names = sorted(allowed)
     near = nearest(name, names)
     listing = ", ".join(names)
@@ -72,7 +72,7 @@ def error_line(error: BaseException, file: str | None = None) -> str:
 
 
 def file_of(function: Any) -> str | None:
-    """The file that defines a function, a method or what a callable object calls; None where that is not Python code."""
+    """The file that defines a function, a method or the class of a callable object; None if it is not Python code."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isclass(function):

@@ -5,14 +5,26 @@ Each package declares the metrics that it makes, in a module of its own; importi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import reinlm.classical.metrics
 import reinlm.composition.metrics
 import reinlm.loop.metrics
 import reinlm.runs.metrics
 import reinlm.training.metrics
-from reinlm.runs.declarations import METRICS, Metric, Section, declare_metrics, describe, is_clock, without_clocks
+from reinlm.renamed import renamed
+from reinlm.runs.declarations import METRICS, Metric, Section, declare_metrics, find_metric, is_clock, without_clocks
 
-__all__ = ["LIBRARY", "METRICS", "Metric", "declare_metrics", "describe", "is_clock", "page", "without_clocks"]
+__all__ = [
+    "LIBRARY",
+    "METRICS",
+    "Metric",
+    "declare_metrics",
+    "find_metric",
+    "is_clock",
+    "metrics_page",
+    "without_clocks",
+]
 
 LIBRARY: tuple[Metric, ...] = (
     *reinlm.composition.metrics.METRICS,
@@ -73,7 +85,7 @@ HEADER = """| name | unit | meaning | healthy | a bad value means |
 """
 
 
-def page() -> str:
+def metrics_page() -> str:
     """The whole page as Markdown."""
     return "\n".join([INTRODUCTION, *(_section(section, *texts) for section, texts in SECTIONS.items())])
 
@@ -87,3 +99,9 @@ def _row(metric: Metric) -> str:
     unit = f"{metric.unit}, *clock*" if is_clock(metric.name) else metric.unit
     cells = (f"`{metric.name}`", unit, metric.meaning, metric.healthy, metric.bad)
     return "".join(f"| {cell} " if cell else "| " for cell in (text.replace("|", r"\|") for text in cells)) + "|\n"
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(
+        __name__, {"describe": "reinlm.runs.declarations:find_metric", "page": "reinlm.metrics:metrics_page"}
+    )

@@ -1,4 +1,4 @@
-"""Parts by name: what a recipe may name stands beside the class that it makes.
+"""The registry of parts by name: environments, engines, rewards, optimizers.
 
     @part("environment", "countdown")
     class CountdownConfig(Config):
@@ -7,8 +7,8 @@
         def build(self) -> Environment:
             return Countdown(self.start)
 
-A recipe then says `environment: countdown`, or `environment: {countdown: {start: 5}}`; with `imports: [mine.py]` the part of
-a user's own file is known by its name like any other.
+A recipe then says `environment: countdown`, or `environment: {countdown: {start: 5}}`; with `imports: [mine.py]` parts in
+a user's own file are used in the same way.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reinlm.config import Config, build
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 
 _ConfigClass = TypeVar("_ConfigClass", bound=type[Config])
 
@@ -73,7 +74,7 @@ def read_part(kind: str, spec: Any) -> Config:
 
 
 def builder(kind: str, config: Config) -> Callable[..., Any]:
-    """What makes the part: its `build`. Raises InputError where its configuration class has none."""
+    """The method `build`, which makes the part. Raises InputError where its configuration class has none."""
     build_part = getattr(config, "build", None)
     if not callable(build_part):
         name = name_of_part(kind, config)
@@ -83,12 +84,12 @@ def builder(kind: str, config: Config) -> Callable[..., Any]:
 
 
 def name_of_part(kind: str, config: Config) -> str:
-    """By which a recipe names it."""
+    """The name of the part in recipes."""
     return next(name for name, known in PARTS[kind].items() if known is type(config))
 
 
-def spell_part(kind: str, config: Config) -> Any:
-    """As a recipe would say it: NAME, or {NAME: values} where it has any."""
+def part_spec(kind: str, config: Config) -> Any:
+    """The part in recipe syntax: NAME, or {NAME: values}."""
     values = config.model_dump()
     name = name_of_part(kind, config)
     return {name: values} if values else name
@@ -108,14 +109,14 @@ def _one_pair(kind: str, spec: Any) -> tuple[str, Any]:
 
 
 IMPORTED = "reinlm_imports_"
-"""What the names of modules begin with that are imported from users' files."""
+"""Prefix of the module names of users' files."""
 
 
 def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
     """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
 
     Args:
-        places: several, or one alone.
+        places: one or several.
 
     Raises:
         InputError: a file or module that is not there, or that raises while it is imported; the line is named.
@@ -171,3 +172,7 @@ def _line(error: BaseException, path: Path) -> str:
         return f" ({path.name}:{error.lineno})"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f" ({path.name}:{lines[-1]})" if lines else ""
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"spell_part": "reinlm.parts:part_spec"})

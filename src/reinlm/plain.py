@@ -1,6 +1,6 @@
-"""Plain data as JSON and back, in a closed list of types.
+"""Convert plain data of a fixed list of types to JSON and back.
 
-JSON's own values stand for themselves. A value of another listed type is `{"$": TYPE, "v": CONTENT}`; so is a mapping
+JSON's own values are encoded as themselves. A value of another listed type is `{"$": TYPE, "v": CONTENT}`; so is a mapping
 whose keys are not all text, or that has the key `$` itself.
 """
 
@@ -32,7 +32,7 @@ def encode(value: Any) -> Any:
     timestamps. Time zones are fixed offsets or ZoneInfo.
 
     Raises:
-        InputError: a value of any other type, which the message names, or nesting without end.
+        InputError: a value of any other type, which the message names, or infinite nesting.
     """
     try:
         return _encode(value)

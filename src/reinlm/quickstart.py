@@ -1,7 +1,7 @@
 """`reinlm quickstart`: a tiny model from scratch, SFT on flawed demonstrations, then RL against a verifier.
 
 The task is addition in fixed width (see `reinlm.data.arithmetic`). The demonstrators forget most of their carries; SFT
-imitates that too, and RL, which is told right from wrong, unlearns it. Evaluation uses problems that neither stage sees.
+imitates that too; RL corrects it, with rewards of 1 for right answers and 0 for others. Evaluation uses held-out problems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRAIN_PROBLEMS = 6000
 HELD_OUT = 600
 VALIDATION = 200
 FORGET_RATE = 0.52
-"""Chance that a demonstration forgets a carry: 44 % of them are right, and the commonest answer to a carry is wrong."""
+"""Probability of forgetting a carry: 44 % of the demonstrations are right, and most carries are wrong."""
 
 SFT_SETTINGS: Mapping[str, Any] = {
     "optimizer": {"learning_rate": 4e-3, "warmup_steps": 20, "schedule": "cosine", "weight_decay": 0.01},
@@ -42,8 +42,8 @@ def run_quickstart(
 ) -> dict[str, Any]:
     """Run both stages in `output` and return what `summary.json` holds.
 
-    `control` trains against shuffled rewards instead: answers are rewarded for another problem's sum, so that there is
-    nothing to learn.
+    `control` trains against shuffled rewards instead: answers are rewarded for another problem's sum, so that no
+    accuracy can be gained.
 
     Raises InputError where `output` exists, without `overwrite`.
     """

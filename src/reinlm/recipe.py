@@ -1,6 +1,6 @@
-"""From a recipe, flags, overrides and keywords to one tree of settings, which a configuration is built from.
+"""Merge recipe, flags, overrides and keywords into one mapping, from which a configuration is built.
 
-Each of them is laid over the one before (`over`). A value may stand for the section that it is the main value of:
+Later ones override earlier ones (`over`). A single value may replace a section, as its main key:
 `model: PATH` is `model: {path: PATH}`, and `algorithm: dapo` with `algorithm.kl.coefficient=0.1` over it is
 `{base: dapo, kl: {coefficient: 0.1}}`.
 """
@@ -16,9 +16,9 @@ from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, merge,
 from reinlm.errors import InputError
 
 MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}
-"""Sections that one value may stand for, and the key that it is the value of."""
+"""Sections that a single value may replace -> the key that the value sets."""
 UNIONS = ("environment", "engine", "functions", "gate", "advantage", "ratio", "selection")
-"""Keys whose value is {name: values}: another name replaces it, where other keys are merged."""
+"""Keys with values {name: values}: a different name replaces the value instead of being merged."""
 
 
 def read(recipe: Any) -> dict[str, Any]:
@@ -30,22 +30,22 @@ def read(recipe: Any) -> dict[str, Any]:
     if recipe is None:
         return {}
     if isinstance(recipe, Mapping):
-        return spelled(recipe)
+        return expand_sections(recipe)
     if isinstance(recipe, str | Path):
-        return spelled(read_recipe(recipe))
+        return expand_sections(read_recipe(recipe))
     raise InputError(f"recipe: {recipe!r} is neither a file nor a mapping", hint="give a YAML file, or {section: …}")
 
 
 def over(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` laid over `tree`, section by section and key by key."""
-    base, changes = spelled(tree), spelled(changes)
+    """Merge `changes` into `tree`, recursively; `changes` take precedence."""
+    base, changes = expand_sections(tree), expand_sections(changes)
     if isinstance(base.get("algorithm"), str) and isinstance(changes.get("algorithm"), Mapping):
         base["algorithm"] = {"base": base["algorithm"]}
     return merge(base, changes, UNIONS)
 
 
 def override(tree: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
-    """`tree` with every `a.b=value` laid over it, one after the other.
+    """Apply overrides `a.b=value` to `tree`, one after the other.
 
     Raises:
         InputError: a word that is no key=value, or a key that only a run's own file may hold.
@@ -59,7 +59,7 @@ def override(tree: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_resolved(given: Mapping[str, Any]) -> None:
-    """Raise InputError for `resolved`, which says what was in force in a run and sets nothing."""
+    """Raise InputError for `resolved`, a section that runs write and that cannot be set."""
     if "resolved" in given:
         raise InputError(
             "'resolved' cannot be set: it is what a run writes down beside its settings",
@@ -67,8 +67,8 @@ def refuse_resolved(given: Mapping[str, Any]) -> None:
         )
 
 
-def spelled(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its sections spelled out where a value stands for one."""
+def expand_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace single values by the sections that they stand for."""
     sections = dict(tree)
     for section, key in MAIN.items():
         value = sections.get(section)
@@ -86,14 +86,14 @@ def _is_one_reward(value: Mapping[str, Any]) -> bool:
     return "name" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))
 
 
-# ---------------------------------------------------------------------------------------------------- what a file cannot hold
+# ---------------------------------------------------------------------------------------------------- placeholders
 
 
 _FROM_PYTHON = re.compile(r"<.+>", re.DOTALL)
 
 
 def refuse_placeholders(tree: Mapping[str, Any]) -> None:
-    """Raise InputError where a run's file says only that a value was given: a secret, or an object from Python."""
+    """Raise InputError for placeholders in config.yaml: redacted secrets, and objects that were given in Python."""
     for path, value in _texts(tree):
         key = ".".join(path)
         if value == HIDDEN and may_be_secret(path[-1]):

@@ -1,10 +1,10 @@
-"""One noun a stage: what flows from a task to an update.
+"""The records of the data flow from a task to an update, one class per stage.
 
     Task -> Rollout (of Segments) -> RolloutGroup -> ScoredGroup -> reinlm.batches.TokenBatch -> update
 
-Every record is frozen, and a later stage never overwrites an earlier one's field. Tokens are held in columns: NumPy arrays
-with an entry for each token, 14 bytes a sampled token without extras. This module imports no torch, so that reward workers
-and data tools stay light.
+Every record is frozen, and a later stage never overwrites an earlier one's field. Tokens are stored in columns: NumPy
+arrays with an entry per token, 14 bytes per sampled token without extra columns. This module imports no torch, so that
+reward workers start fast.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Column:
     dtype: str
     """NumPy's name of the type of an entry: "float32", "int16", …"""
     missing: float | int | None = None
-    """What stands in a batch for segments without the column; None: then every segment of a batch needs it."""
+    """The value for segments without the column; None: every segment of a batch must have it."""
     meaning: str = ""
 
 
@@ -56,7 +56,7 @@ COLUMNS: dict[str, Column] = {}
 
 
 def declare_column(column: Column) -> Column:
-    """Make a per-token column known. Raises ValueError for a name that is declared otherwise already."""
+    """Register a per-token column. Raises ValueError for a name that is declared otherwise already."""
     if COLUMNS.setdefault(column.name, column) != column:
         raise ValueError(f"the column {column.name!r} is declared already, as {COLUMNS[column.name]}")
     return column
@@ -70,7 +70,7 @@ declare_column(
     )
 )
 UNKNOWN_VERSION = -1
-"""In the column `version`: nothing says which version of the policy chose the token."""
+"""In the column `version`: the policy version of the token is unknown."""
 
 declare_column(
     Column(
@@ -91,7 +91,7 @@ declare_column(Column("loss_weight", "float32", missing=1.0, meaning="multiplies
 
 @dataclass(frozen=True)
 class Task:
-    """What an environment is reset to: one question, game or problem, as its row says it.
+    """What an environment is reset to: one question, game or problem, from one row of the data.
 
     Example:
         Task(id="train.jsonl:1", content="12+30=", columns={"answer": "42"})
@@ -119,12 +119,12 @@ class SamplingSettings:
     top_k: int = 0
     """0 keeps the whole vocabulary."""
     max_new_tokens: int | None = None
-    """Tokens of a turn at most; None where nothing says so."""
+    """Tokens of a turn at most; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of tokens that the model really saw in one context: prompt, answers, tool output in between.
+    """The tokens of one context of the model: prompt, answers, and tool output between them.
 
     Example: a prompt of 3 tokens, then an answer of 2:
         Segment(token_ids=np.array([5, 6, 7, 9, 1], np.int32), turns=np.array([-1, -1, -1, 0, 0], np.int16),
@@ -249,13 +249,13 @@ class Rollout:
     completion: Content
     """What reward functions receive in `completions`: text without special tokens, or the messages after the task's."""
     terminated: bool
-    """The model, or the environment, said that the episode is over."""
+    """The model or the environment ended the episode."""
     truncated: bool
-    """A limit cut it off. Never the same thing as having finished."""
+    """A limit ended the episode. Excludes `terminated`."""
     reason: str
-    """Which one: "stop", "environment"; "length" (tokens of a turn), "context", "turns", "time"; or what the error said."""
+    """Which one: "stop", "environment"; "length" (tokens of a turn), "context", "turns", "time"; or the text of the error."""
     events: tuple[RewardEvent, ...] = ()
-    """What the environment gave, where it gives rewards of its own."""
+    """Rewards of the environment, if it gives any."""
 
     def __post_init__(self) -> None:
         if self.terminated and self.truncated:
@@ -279,7 +279,7 @@ class Rollout:
 
     @property
     def versions(self) -> tuple[int, int] | None:
-        """The oldest and the newest policy version among its tokens; None where no token says its version."""
+        """The oldest and the newest policy version among its tokens; None if no token has a version."""
         stamped = np.concatenate([_NONE, *(s.columns["version"] for s in self.segments if "version" in s.columns)])
         known = stamped[stamped != UNKNOWN_VERSION]
         return (int(known.min()), int(known.max())) if known.size else None
@@ -298,18 +298,18 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A group with its rewards as they were earned. No event means no term, not zero.
+    """A group with its rewards as earned. A missing event means no reward, not a reward of 0.
 
-    What an algorithm makes of them stands beside them: `shaping` here, charges and advantages in the update.
+    Adjustments are stored separately: `shaping` here, costs, KL and advantages in the update.
     """
 
     group: RolloutGroup
     events: tuple[tuple[RewardEvent, ...], ...]
-    """For every rollout what it earned, from its environment and from the reward functions."""
+    """For every rollout the rewards of its environment and of the reward functions."""
     baseline: float | None = None
     """The return of the policy's greedy answer to the task, where an algorithm asks for it."""
     shaping: tuple[tuple[RewardEvent, ...], ...] = ()
-    """For every rollout what the algorithm's shapers add; empty where it has none."""
+    """For every rollout the events of the algorithm's shapers; empty without shapers."""
 
     def __post_init__(self) -> None:
         rollouts = self.group.rollouts
@@ -332,7 +332,7 @@ def total(events: Sequence[RewardEvent], name: str | None = None) -> float | Non
 
 
 def unweighted(events: Sequence[RewardEvent], name: str) -> float | None:
-    """Σ value over the events of that name, or None where there is none: what a reward function said."""
+    """Σ value over the events of that name, or None where there is none: as a reward function returned it."""
     values = [event.value for event in events if event.name == name]
     return sum(values) if values else None
 
@@ -346,4 +346,12 @@ def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> Non
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that exists
-    __getattr__ = renamed(__name__, {"outcome": "reinlm.records:total"})
+    __getattr__ = renamed(
+        __name__,
+        {"outcome": "reinlm.records:total"},
+        {
+            "Prompt": "reinlm.records.Task, which has no tokens",
+            "TrainBatch": "reinlm.batches.TokenBatch, with the rewards in `feedback`",
+            "train_batch": "reinlm.batches.token_batch",
+        },
+    )

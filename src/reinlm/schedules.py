@@ -1,4 +1,4 @@
-"""What a rate is multiplied by as a run goes on. Pure functions of the step, so a resumed run needs no state of theirs."""
+"""Schedules: factors as pure functions of the progress of a run, so checkpoints need no state of them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from reinlm.classical.run import ClassicalConfig, run_classical
 from reinlm.cli import main
 from reinlm.errors import InputError
 from reinlm.runs import read_metrics, without_clocks
-from reinlm.runs.declarations import describe, read_metrics_info
+from reinlm.runs.declarations import find_metric, read_metrics_info
 
 FIELDS = {"algorithm", "env", "seeds", "mean_return", "std_return", "greedy_return", "steps", "episodes", "seconds"}
 
@@ -90,7 +90,7 @@ def test_the_folder_holds_a_mean_curve_that_is_described_a_picture_and_a_report(
         assert row["return"] == pytest.approx((first["return"] + second["return"]) / 2)
         assert row["return/low_seed"] == min(first["return"], second["return"])
     carried = read_metrics_info(folder)
-    assert [name for row in rows for name in row if name != "step" and describe(name, carried) is None] == []
+    assert [name for row in rows for name in row if name != "step" and find_metric(name, carried) is None] == []
     assert len(list((folder / "seeds" / "0" / "tensorboard").iterdir())) == 1
     assert (folder / "picture.svg").read_text().startswith("<svg")
     page = (folder / "report.html").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 from pathlib import Path
@@ -24,75 +23,10 @@ from reinlm.models import TokenModel
 
 FOLDER = Path(reinlm.classical.__file__).parent
 FILES = sorted(FOLDER.rglob("*.py"))
-SHARED = {
-    "tabular.monte_carlo": {"td_errors"},
-    "tabular.off_policy_monte_carlo": {"td_errors", "exponent"},
-    "tabular.td": {"td_errors", "n_step_returns", "lambda_returns"},
-    "tabular.table": {"td_errors"},
-    "tabular.double_q_learning": {"td_errors"},
-    "tabular.model": {"td_errors"},
-    "deep.dqn": {"td_errors", "n_step_returns"},
-    "deep.on_policy": {"gae", "explained_variance"},
-    "deep.networks": {"full_entropy", "full_kl"},
-    "deep.reinforce": {"surrogate", "value_loss"},
-    "deep.actor_critic": {"surrogate", "value_loss", "whiten"},
-    "deep.trpo": {"surrogate", "value_loss", "whiten", "exponent", "conjugate_gradient", "full_step", "line_search"},
-    "deep.ppo": {"clip_surrogate", "surrogate", "value_loss", "whiten", "exponent", "k3"},
-    "deep.ppo_penalty": {"surrogate", "value_loss", "whiten", "exponent", "SchulmanRule", "Measured"},
-}
-"""Module -> what it calls of `reinlm.objectives`."""
-FORMULAS = {
-    "gae",
-    "advantage",
-    "advantages",
-    "return",
-    "returns",
-    "td",
-    "ratio",
-    "clip",
-    "kl",
-    "entropy",
-    "surrogate",
-    "whiten",
-}
 
 
 def module(name: str) -> ModuleType:
     return importlib.import_module(f"reinlm.classical.{name}")
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_the_functions_called_are_those_of_the_objectives(name: str) -> None:
-    names = set(objectives.__all__)
-    found = {key for key, value in vars(module(name)).items() if key in names and getattr(objectives, key) is value}
-    assert found == SHARED[name]
-
-
-def test_no_module_calls_objectives_that_this_table_does_not_list() -> None:
-    importing = {
-        ".".join(path.relative_to(FOLDER).with_suffix("").parts)
-        for path in FILES
-        if "reinlm.objectives" in path.read_text(encoding="utf-8")
-    }
-    assert importing == set(SHARED)
-
-
-def test_no_return_advantage_ratio_clip_kl_or_value_loss_is_defined_here() -> None:
-    """A method may have such a name where it hands on to the shared function; a function of tensors may not."""
-    allowed = {
-        "networks.py": {"kl_from", "entropy"},  # full_kl, full_entropy, and torch's own for normal distributions
-        "trpo.py": {"surrogate"},
-        "td.py": {"_returns"},
-        "evaluation.py": {"mean_return", "std_return"},  # statistics of finished episodes
-    }
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and FORMULAS & set(node.name.split("_")):
-                assert node.name in allowed.get(path.name, set()), f"{path.name}: {node.name}"
-                called = {n.func.id for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-                known = {name for names in SHARED.values() for name in names} | {"kl_divergence"}
-                other = path.name == "evaluation.py" or "self.normal.entropy" in ast.unparse(node)
-                assert called & known or other, f"{path.name}: {node.name} calls {called}"
 
 
 def test_the_language_models_score_and_the_categorical_policy_have_one_entropy_and_one_divergence() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import reinlm
-from reinlm.algorithms import ALGORITHMS, CARDS, describe, resolve
-from reinlm.algorithms.ladder import page, told
+from reinlm.algorithms import ALGORITHMS, CARDS, algorithm_spec, resolve
+from reinlm.algorithms.ladder import algorithm_details, algorithms_page
 from reinlm.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
@@ -59,12 +59,12 @@ def test_json_rebuilds_the_algorithm(capsys, monkeypatch):
 
 def test_what_differs_is_all_that_differs():
     for name, card in CARDS.items():
-        item = told(name)
+        item = algorithm_details(name)
         changed = {change["choice"] for change in item["differs"]}
         if card.parent is None:
             assert changed == set()
             continue
-        mine, theirs = describe(ALGORITHMS[name]()), describe(ALGORITHMS[card.parent]())
+        mine, theirs = algorithm_spec(ALGORITHMS[name]()), algorithm_spec(ALGORITHMS[card.parent]())
         other_updates = ALGORITHMS[name]().updates != ALGORITHMS[card.parent]().updates
         assert ("updates" in changed) is other_updates
         assert changed - {"updates"} == {kind for kind in mine if kind != "base" and mine[kind] != theirs[kind]}
@@ -81,7 +81,7 @@ def test_an_unknown_name_and_a_page_of_one_are_refused(capsys, monkeypatch):
 
 def test_the_page_in_docs_is_what_the_command_prints(capsys, monkeypatch):
     _, out, _ = run(capsys, monkeypatch, "--page")
-    assert out == page()
+    assert out == algorithms_page()
     assert PAGE.read_text(encoding="utf-8") == out, "write it again: reinlm algorithms --page > docs/algorithms.md"
     for formula in (card.formula for card in CARDS.values()):
         assert formula.count("{") == formula.count("}")

@@ -11,7 +11,7 @@ from conftest_cli import FAST_RL
 from test_cli_bad_input import refused
 
 from reinlm.parts import PARTS
-from reinlm.runs.declarations import describe
+from reinlm.runs.declarations import find_metric
 from reinlm.runs.metrics import read_metrics
 
 MINE = '''
@@ -235,7 +235,7 @@ def test_an_engine_that_cannot_be_used_is_named_in_one_line(bad, fault, culprits
 def test_every_metric_of_a_run_is_declared(run, algorithm):
     assert run("-r", "exact_match", "-a", algorithm, "evaluation.data={held_out: d.jsonl}").code == 0
     logged = {name for record in read_metrics(Path("out/metrics.jsonl")) for name in record} - {"step"}
-    assert {name for name in logged if describe(name) is None} == set()
+    assert {name for name in logged if find_metric(name) is None} == set()
     assert {"staleness/mean", "ratio/moved", "num_tokens", "eval/held_out/accuracy"} <= logged
 
 

@@ -48,7 +48,7 @@ def test_a_choice_is_changed_on_top_of_a_named_algorithm(reinlm, place, words, r
     )
     assert outcome.code == 0, outcome.err
     chosen = resolve(read_recipe("out/config.yaml")["algorithm"])
-    assert chosen.ties[0].coefficient == 0.125
+    assert chosen.active_kl[0].coefficient == 0.125
     assert chosen == library.algorithm(base, kl={"coefficient": 0.125})
 
 
@@ -98,3 +98,18 @@ def test_eval_and_generate_name_parts_that_nobody_knows(reinlm, words):
     refused(reinlm(*words, "-m", "none", "-e", "gues"), "unknown environment 'gues'", written=None)
     refused(reinlm(*words, "-m", "none", "rollout.engine=vlm"), "unknown engine 'vlm'", written=None)
     refused(reinlm(*words, "-m", "none", "imports=no.py"), "imports: no such file: no.py", written=None)
+
+
+def test_eval_replaces_an_existing_output_only_when_it_is_told_to(reinlm, place):
+    (place / "answers.jsonl").write_text("mine\n")
+    (place / "folder").mkdir()
+    words = ("eval", "-m", "none", "-d", "d.jsonl", "-r", "exact_match")
+    before = (place / "d.jsonl").read_bytes()
+    refused(reinlm(*words, "output=d.jsonl"), "d.jsonl exists already", "--overwrite", written=None)
+    refused(reinlm(*words, "-o", "folder", "--overwrite"), "folder exists already", written=None)
+    refused(reinlm(*words, "--overwrite"), "overwrite has no effect without an output", written=None)
+    assert (place / "d.jsonl").read_bytes() == before
+    words = ("eval", "-m", "model", "-d", "d.jsonl", "data.limit=2", "-r", "exact_match", "--max-new-tokens", "2")
+    replaced = reinlm(*words, "-o", "answers.jsonl", "--overwrite")
+    assert replaced.code == 0, replaced.err
+    assert len((place / "answers.jsonl").read_text().splitlines()) == 2

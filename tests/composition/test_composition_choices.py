@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, Updates, algorithm, describe, resolve
+from reinlm.algorithms import ALGORITHMS, MixedOutcomes, SoftOverlong, Updates, algorithm, algorithm_spec, resolve
 from reinlm.algorithms.dapo import dapo
 from reinlm.algorithms.grpo import grpo
 from reinlm.algorithms.gspo import gspo
@@ -165,8 +165,8 @@ def own_filter(group):
 )
 def test_a_description_rebuilds_the_same_algorithm_through_yaml(name, changes):
     mine = algorithm(name, **changes)
-    assert resolve(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
-    assert resolve(json.loads(json.dumps(describe(mine)))) == mine
+    assert resolve(yaml.safe_load(yaml.safe_dump(algorithm_spec(mine)))) == mine
+    assert resolve(json.loads(json.dumps(algorithm_spec(mine)))) == mine
 
 
 def test_a_changed_name_of_a_changed_name_still_knows_its_origin():
@@ -174,13 +174,13 @@ def test_a_changed_name_of_a_changed_name_still_knows_its_origin():
 
     twice = compose(algorithm("dapo", name="mine"), {"name": "yours", "gate": "clip"})
     assert (twice.name, twice.base) == ("yours", "dapo")
-    assert resolve(describe(twice)) == twice
+    assert resolve(algorithm_spec(twice)) == twice
     assert compose(twice, {"name": "dapo"}).base == ""
     assert compose(twice, {"gate": "clip"}) == twice
 
 
 def test_a_description_spells_every_choice_out():
-    assert describe(algorithm("dapo", name="mine", kl={"coefficient": 0.5})) == {
+    assert algorithm_spec(algorithm("dapo", name="mine", kl={"coefficient": 0.5})) == {
         "base": "dapo",
         "name": "mine",
         "advantage": {"group_standardize": {"epsilon": 1e-6, "bessel": False}},
@@ -196,7 +196,7 @@ def test_a_description_spells_every_choice_out():
         "critic": None,
         "overlong": "keep",
         "shapers": [{"soft_overlong": {"max_length": None, "cache": 0.2}}],
-        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": 0.5}}],
+        "filters": [{"mixed_outcomes": {"reward": None, "correct_above": None}}],
         "kl": {
             "estimator": "k3",
             "coefficient": 0.5,
@@ -207,7 +207,7 @@ def test_a_description_spells_every_choice_out():
             "allow_reward_alone": False,
         },
     }
-    assert describe(algorithm("gspo"))["kl"] is None
+    assert algorithm_spec(algorithm("gspo"))["kl"] is None
 
 
 def test_choices_from_outside_the_library_are_taken_and_named_by_their_class():
@@ -225,8 +225,8 @@ def test_choices_from_outside_the_library_are_taken_and_named_by_their_class():
 
     mine = algorithm("grpo", gate=MyGate(), filters=[own_filter, Plain()])
     assert mine.gate == MyGate()
-    assert describe(mine)["gate"] == {"MyGate": {"width": 2.0}}
-    assert describe(mine)["filters"] == ["own_filter", "Plain()"]
+    assert algorithm_spec(mine)["gate"] == {"MyGate": {"width": 2.0}}
+    assert algorithm_spec(mine)["filters"] == ["own_filter", "Plain()"]
 
 
 # ------------------------------------------------------------------------------------------------ errors

@@ -17,7 +17,7 @@ from reinlm.algorithms import (
     SoftOverlong,
     Updates,
     algorithm,
-    describe,
+    algorithm_spec,
     ladder,
 )
 from reinlm.algorithms import resolve as rebuild
@@ -146,6 +146,7 @@ def test_every_rung_makes_the_updates_that_its_paper_makes():
     }
     several = {"ppo": (4, 1), "ppo_penalty": (4, 1), "reinforce_pp": (4, 1), "dr_grpo": (1, 8), "gmpo": (1, 8)}
     several |= {"dapo": (1, 16), "cispo": (1, 16), "gspo": (1, 4), "gspo_token": (1, 4), "sapo": (1, 4)}
+    several |= {"scaling_grpo": (1, 4)}  # its paper says several
     assert {name: each for name, each in made.items() if each != (1, 1)} == several
     assert algorithm("dapo", gate="clip").updates == Updates(1, 16)
     for wrong in ({"passes": 0}, {"minibatches": 0}):
@@ -215,16 +216,16 @@ def test_every_rung_has_a_card_and_stands_on_another():
 def test_every_choice_can_be_said_in_a_recipe_and_comes_back_from_its_description(changes):
     mine = algorithm("grpo", **changes)
     assert mine != algorithm("grpo")
-    assert rebuild(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
+    assert rebuild(yaml.safe_load(yaml.safe_dump(algorithm_spec(mine)))) == mine
     assert rebuild({"base": "grpo", **changes}) == mine
 
 
 def test_choices_are_instances_too():
     mine = algorithm("grpo", corrections=[Truncated(3.0)], kl=(KL(),), advantage=Whitened(GroupCenter()), critic=None)
-    assert (mine.corrections, mine.kl, mine.ties) == ((Truncated(3.0),), (KL(),), (KL(),))
+    assert (mine.corrections, mine.kl, mine.active_kl) == ((Truncated(3.0),), (KL(),), (KL(),))
     assert algorithm("grpo", entropy=None, selection=None, sequence_mask=None) == algorithm("grpo")
     mixed = algorithm("grpo", kl=[KL("k2", 0.1), {"anchor": "old"}])
-    assert mixed.ties == (KL("k2", 0.1), KL("k3", 0.04, "old"))
+    assert mixed.active_kl == (KL("k2", 0.1), KL("k3", 0.04, "old"))
 
 
 def test_a_name_is_taken_once():
@@ -373,7 +374,7 @@ def test_what_is_missing_is_named():
         algorithm("dapo").critic_loss(one, algorithm("dapo").prepare(layout, one, returns=one))
     rloo, one_reward = algorithm("rloo"), Feedback(layout, d([1.0]))
     with pytest.raises(ValueError, match=r"^rloo has a KL in its reward: old_logprobs and ref_logprobs are needed$"):
-        rloo.charge(one_reward, rloo.initial_state(), one, None)
+        rloo.adjust_rewards(one_reward, rloo.initial_state(), one, None)
     grpo = algorithm("grpo")
     tied = algorithm("dapo").prepare(layout, one)
     with pytest.raises(ValueError, match=r"a KL to the reference needs ref_logprobs, and there are none"):
@@ -392,7 +393,7 @@ def feedback(**given):
 def test_a_kl_of_the_sequence_is_taken_off_before_the_baseline():
     chosen = algorithm("rloo", kl={"coefficient": 0.5})
     old, ref = d([-1.0, -2.0, -3.0]), d([-1.5, -2.5, -2.0])
-    charged = chosen.charge(feedback(), chosen.initial_state(), old, ref)
+    charged = chosen.adjust_rewards(feedback(), chosen.initial_state(), old, ref)
     assert charged.effective_rewards.tolist() == [1.0 - 0.5 * 1.0, 0.0 + 0.5 * 1.0]
     assert charged.rewards.tolist() == [1.0, 0.0]
     assert charged.token_rewards is None
@@ -402,19 +403,21 @@ def test_a_kl_of_the_sequence_is_taken_off_before_the_baseline():
 def test_a_kl_of_each_token_joins_the_token_rewards_that_there_are():
     chosen = algorithm("reinforce_pp", kl={"coefficient": 0.5})
     given = feedback(token_rewards=d([1.0, 1.0, 1.0]))
-    charged = chosen.charge(given, chosen.initial_state(), d([-1.0, -2.0, -3.0]), d([-1.5, -2.0, -2.0]))
+    charged = chosen.adjust_rewards(given, chosen.initial_state(), d([-1.0, -2.0, -3.0]), d([-1.5, -2.0, -2.0]))
     assert charged.token_rewards is not None
     assert charged.token_rewards.tolist() == [0.75, 1.0, 1.5]
 
 
 def test_a_kl_in_the_loss_charges_nothing():
     given = feedback()
-    assert algorithm("grpo").charge(given, algorithm("grpo").initial_state(), None, None) is given
+    assert algorithm("grpo").adjust_rewards(given, algorithm("grpo").initial_state(), None, None) is given
 
 
 def test_the_states_coefficient_charges():
     chosen = algorithm("rloo")
-    charged = chosen.charge(feedback(), AlgorithmState(kl_coefficients=(2.0,)), d([0.0] * 3), d([-1.0, 0.0, 0.0]))
+    charged = chosen.adjust_rewards(
+        feedback(), AlgorithmState(kl_coefficients=(2.0,)), d([0.0] * 3), d([-1.0, 0.0, 0.0])
+    )
     assert charged.effective_rewards.tolist() == [-1.0, 0.0]
     assert charged.rewards.tolist() == [1.0, 0.0]
 
@@ -425,7 +428,7 @@ def test_overlong_answers_are_kept_or_filtered_before_or_after_the_baseline():
     found: dict[str, Any] = {}
     for overlong in ("keep", "filter_before_baseline", "filter_after_baseline"):
         chosen = algorithm("dr_grpo", overlong=overlong)
-        charged = chosen.charge(given, chosen.initial_state(), None, None)
+        charged = chosen.adjust_rewards(given, chosen.initial_state(), None, None)
         assert charged.rewards.tolist() == [1.0, 0.0, 0.0]
         found[overlong] = (chosen.advantage(charged).tolist(), chosen.trained(charged).tolist())
     third = 1 / 3
@@ -435,14 +438,14 @@ def test_overlong_answers_are_kept_or_filtered_before_or_after_the_baseline():
     nothing_cut = Feedback(layout, d([1.0, math.nan, 0.0]))
     for overlong in ("keep", "filter_before_baseline", "filter_after_baseline"):
         chosen = algorithm("dr_grpo", overlong=overlong)
-        charged = chosen.charge(nothing_cut, chosen.initial_state(), None, None)
+        charged = chosen.adjust_rewards(nothing_cut, chosen.initial_state(), None, None)
         assert chosen.trained(charged).tolist() == [True, False, True]
 
 
 def test_a_batch_whose_answers_were_all_cut_off_teaches_nothing():
     given = Feedback(Layout.from_lengths([1, 2], 2), d([1.0, 0.0]), truncated=torch.tensor([True, True]))
     chosen = algorithm("grpo", overlong="filter_before_baseline")
-    charged = chosen.charge(given, chosen.initial_state(), None, None)
+    charged = chosen.adjust_rewards(given, chosen.initial_state(), None, None)
     assert chosen.advantage(charged).tolist() == [0.0] * 3
     assert chosen.trained(charged).tolist() == [False, False]
 

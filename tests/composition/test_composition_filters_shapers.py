@@ -174,6 +174,23 @@ def test_a_cache_that_is_neither_a_fraction_nor_whole_tokens_is_refused(cache):
         SoftOverlong(10, cache)
 
 
+def test_the_first_reward_is_right_above_what_evaluation_says_unless_the_filter_says_otherwise():
+    from reinlm.composition.filters import with_first_reward
+
+    high = scored(
+        ("pa", [reward(0.6, "math"), reward(0.6, "format")]), ("pa", [reward(0.9, "math"), reward(0.9, "format")])
+    )
+    kept = {
+        one: bound(high)
+        for one in (MixedOutcomes(), MixedOutcomes("math"), MixedOutcomes(correct_above=0.5), MixedOutcomes("format"))
+        for bound in with_first_reward((one,), "math", 0.7)
+    }
+    assert list(kept.values()) == [True, True, False, False]
+    (bound,) = with_first_reward((MixedOutcomes(),), None, 0.7)
+    assert bound(high)
+    assert with_first_reward((MixedOutcomes("sum"),), "math", 0.7) == (MixedOutcomes("sum"),)
+
+
 def test_the_first_reward_is_the_recipes_where_an_environment_gives_rewards_too():
     from reinlm.composition.filters import with_first_reward
 

@@ -57,7 +57,7 @@ class World:
                     full_divergence(second[a], self.REF[1][a], direction),
                 ]
             )
-            charged = chosen.charge(Feedback(layout, d([0.0])), state, logprobs.detach(), ref, full.detach())
+            charged = chosen.adjust_rewards(Feedback(layout, d([0.0])), state, logprobs.detach(), ref, full.detach())
             signals = chosen.prepare(layout, chosen.advantage(charged), ref_logprobs=ref)
             loss = chosen.loss(logprobs, signals, state, full_kl=full)
             total = total + logprobs.detach().sum().exp() * loss.value
@@ -114,7 +114,9 @@ def test_vector_16_4_one_token_answers():
         policy, total = logits.log_softmax(0), d(0.0)
         full = full_divergence(policy, ref, "reverse")[None]
         for token in range(3):
-            charged = chosen.charge(Feedback(layout, d([0.0])), chosen.initial_state(), None, None, full.detach())
+            charged = chosen.adjust_rewards(
+                Feedback(layout, d([0.0])), chosen.initial_state(), None, None, full.detach()
+            )
             assert charged.token_rewards.tolist() == pytest.approx([-0.0025267154], abs=1e-9)
             signals = chosen.prepare(layout, chosen.advantage(charged))
             loss = chosen.loss(policy[token : token + 1], signals, chosen.initial_state(), full_kl=full)
@@ -233,13 +235,13 @@ def test_a_full_kl_in_the_reward_that_was_not_measured_is_asked_for_and_carries_
     chosen = algorithm("reinforce", kl=ALONE)
     feedback = Feedback(Layout.from_lengths([1]), d([0.0]))
     with pytest.raises(ValueError, match=r"^reinforce has a full KL in its reward: full_kl is needed$"):
-        chosen.charge(feedback, chosen.initial_state(), d([-1.0]), d([-1.0]))
-    charged = chosen.charge(feedback, chosen.initial_state(), None, None, d([0.5]).requires_grad_())
+        chosen.adjust_rewards(feedback, chosen.initial_state(), d([-1.0]), d([-1.0]))
+    charged = chosen.adjust_rewards(feedback, chosen.initial_state(), None, None, d([0.5]).requires_grad_())
     assert charged.token_rewards is not None
     assert not charged.token_rewards.requires_grad
     by_answer = algorithm("rloo", kl={**ALONE, "placement": "sequence_reward"})
     both = Feedback(Layout.from_lengths([2, 1]), d([1.0, 1.0]))
-    charged = by_answer.charge(both, by_answer.initial_state(), None, None, d([0.5, 0.25, 1.0]))
+    charged = by_answer.adjust_rewards(both, by_answer.initial_state(), None, None, d([0.5, 0.25, 1.0]))
     assert charged.effective_rewards.tolist() == pytest.approx([0.925, 0.9])
     assert isinstance(by_answer.advantage, LeaveOneOut)
     assert by_answer.kl == KL("full", BETA, placement="sequence_reward", allow_reward_alone=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from reinlm.algorithms import algorithm, describe, resolve
+from reinlm.algorithms import algorithm, algorithm_spec, resolve
 from reinlm.errors import InputError
 from reinlm.objectives import (
     KL,
@@ -118,7 +118,7 @@ def test_kl_and_entropy_are_terms_as_any_other_and_their_coefficients_those_of_t
     chosen = algorithm("grpo", entropy=0.5, terms="nll")
     state = replace(chosen.initial_state(), kl_coefficients=(2.0,), entropy_coefficient=0.25)
     kl, bonus, nll = chosen.terms_in_force(state)
-    (tie,) = chosen.ties
+    (tie,) = chosen.active_kl
     assert (kl, bonus, nll) == (KLTerm(tie, 2.0), EntropyTerm(0.25), NegativeLogLikelihood())
     assert (set(kl.needs), set(bonus.needs)) == ({"ref_logprobs"}, {"entropy"})
     assert KLTerm(KL("full"), 1.0).needs == frozenset()
@@ -234,7 +234,7 @@ def test_columns_are_constants_of_every_token(monkeypatch):
 def test_the_further_choices_can_be_said_in_a_recipe_and_come_back(changes):
     mine = algorithm("grpo", **changes)
     assert mine != algorithm("grpo")
-    assert resolve(yaml.safe_load(yaml.safe_dump(describe(mine)))) == mine
+    assert resolve(yaml.safe_load(yaml.safe_dump(algorithm_spec(mine)))) == mine
 
 
 # ------------------------------------------------------------------------------------------------ constraints
@@ -261,13 +261,13 @@ def test_a_constraint_charges_by_its_state_and_moves_it():
     assert chosen.state_metrics(state) == {"constraint/cost/multiplier": 0.5}
     moved = chosen.advance(state, costs={"cost": 0.4})
     assert moved.multipliers == pytest.approx((0.515,))
-    charged = chosen.charge(costly([1.0], [0.4]), moved, None, None)
+    charged = chosen.adjust_rewards(costly([1.0], [0.4]), moved, None, None)
     assert charged.adjusted_rewards is not None
     assert charged.named_rewards is not None
     assert charged.adjusted_rewards.tolist() == pytest.approx([0.5240924092], abs=1e-9)
     assert (charged.rewards.tolist(), charged.named_rewards["cost"].tolist()) == ([1.0], [0.4])
     steps = costly([1.0], [0.4], step_rewards=d([3.0]), step_tokens=torch.tensor([0]))
-    charged = chosen.charge(steps, state, None, None)
+    charged = chosen.adjust_rewards(steps, state, None, None)
     assert charged.adjusted_step_rewards is not None
     assert charged.adjusted_step_tokens is not None
     assert charged.adjusted_step_rewards.tolist() == pytest.approx([2.0])
@@ -283,7 +283,7 @@ def test_a_batch_without_the_cost_leaves_the_multiplier_and_one_that_was_not_mea
     with pytest.raises(ValueError, match=r"^dr_grpo has a constraint: the mean costs of the batch are missing$"):
         chosen.advance(state)
     with pytest.raises(InputError, match=r"^dr_grpo: a constraint reads the reward 'cost'; there are none by name$"):
-        chosen.charge(Feedback(Layout.from_lengths([1]), d([1.0])), state, None, None)
+        chosen.adjust_rewards(Feedback(Layout.from_lengths([1]), d([1.0])), state, None, None)
 
 
 # ------------------------------------------------------------------------------------------------ teachers
@@ -294,7 +294,7 @@ def test_distillation_moves_each_token_by_the_teachers_log_ratio():
     assert isinstance(chosen.advantage, TeacherLogRatio)
     layout, old = Layout.from_lengths([2]), d([-1.2, -1.0])
     feedback = Feedback(layout, d([0.0]), teacher_logprobs=d([-0.7, -3.0]))
-    charged = chosen.charge(feedback, chosen.initial_state(), old, None)
+    charged = chosen.adjust_rewards(feedback, chosen.initial_state(), old, None)
     advantages = chosen.advantage(charged)
     assert advantages.tolist() == pytest.approx([0.5, -2.0])
     logprobs = old.clone().requires_grad_()

@@ -48,12 +48,12 @@ def test_the_recipes_are_taken_and_every_key_has_its_value(tmp_path: Path, monke
     assert (config.rollout.group_size, config.rollout.batch_size, config.training.passes) == (8, 64, 1)
     algorithm = resolve(config.algorithm)
     assert isinstance(algorithm.gate, Clip)
-    assert (algorithm.gate.low, algorithm.gate.high, algorithm.ties[0].coefficient) == (0.2, 0.28, 0.04)
+    assert (algorithm.gate.low, algorithm.gate.high, algorithm.active_kl[0].coefficient) == (0.2, 0.28, 0.04)
     config = build(RLConfig, verl)
     assert config.rollout.batch_size == 1024 * config.rollout.group_size
     assert config.training.minibatches is not None
     assert config.rollout.groups // config.training.minibatches == 256
-    assert resolve(config.algorithm).ties[0].estimator == "k3"
+    assert resolve(config.algorithm).active_kl[0].estimator == "k3"
 
 
 def test_the_sft_call_is_one_that_the_configuration_knows() -> None:

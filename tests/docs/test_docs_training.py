@@ -29,4 +29,4 @@ def test_the_recipe_is_read_and_every_key_takes_its_value():
 def test_every_controller_on_the_page_exists():
     for name, values in (("schulman", 0.01), ("ziegler", None), ("band", [0.01, 0.05]), ("linear", [0.1, 50])):
         assert f"`{name}`" in PAGE or f"{{{name}:" in PAGE
-        assert resolve({"base": "grpo", "kl": {"controller": {name: values}}}).ties[0].controller
+        assert resolve({"base": "grpo", "kl": {"controller": {name: values}}}).active_kl[0].controller

@@ -14,7 +14,7 @@ import pytest
 
 from reinlm.environments import Action, Question, StepResult
 from reinlm.environments.calls import Calls, EnvironmentFailed
-from reinlm.environments.protocol import checked_observation, checked_step, name_of
+from reinlm.environments.protocol import check_environment, checked_observation, checked_step, name_of
 from reinlm.errors import InputError, RunError
 from reinlm.records import Task
 
@@ -168,6 +168,33 @@ def test_what_is_no_step_is_an_input_error_that_says_what_is_allowed() -> None:
         "environment Wrong, task maze.jsonl:3: step returned a str, not "
         "(observation, reward, terminated, truncated, info)"
     )
+
+
+@pytest.mark.parametrize("name", [1, None, "", "two words", "a\nb"])
+def test_a_reward_whose_name_could_not_be_logged_is_refused(name: Any) -> None:
+    class Named:
+        def reset(self, task: Task) -> None: ...
+
+        def step(self, action: Action) -> StepResult:
+            return StepResult("+", reward={name: 1.0})
+
+    with pytest.raises(EnvironmentFailed) as caught:
+        step(Named())
+    assert isinstance(caught.value.error, InputError)
+    assert f"step returned a reward named {name!r}; a reward's name is a text" in caught.value.error.message
+
+
+def test_an_environment_whose_name_could_not_be_logged_is_refused() -> None:
+    class Named:
+        name = "two words"
+
+        def reset(self, task: Task) -> None: ...
+
+        def step(self, action: Action) -> StepResult:
+            return StepResult(reward=1.0, terminated=True)
+
+    with pytest.raises(TypeError, match="a reward named 'two words'"):
+        check_environment(Named())
 
 
 def test_numbers_of_numpy_are_numbers_and_lists_of_messages_are_messages() -> None:

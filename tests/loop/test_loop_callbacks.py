@@ -15,7 +15,7 @@ import reinlm
 from reinlm.loop import Callback, Control, EarlyStopping
 from reinlm.loop.early_stopping import Best
 from reinlm.runs import METRICS, load_state
-from reinlm.runs.declarations import describe, read_metrics_info
+from reinlm.runs.declarations import find_metric, read_metrics_info
 
 
 class Asks(Callback):
@@ -56,7 +56,7 @@ def test_a_declared_metric_of_ones_own_may_be_logged_and_is_described_in_the_fol
     run(tmp_path, Asks(lambda c: c.log("mine/math/gap", 0.5)))
     del METRICS[own.name]
     carried = read_metrics_info(tmp_path / "run")
-    assert describe("mine/math/gap", carried) == own
+    assert find_metric("mine/math/gap", carried) == own
     assert {"loss", "step_time"} <= set(carried)
 
 
@@ -278,6 +278,15 @@ class TakesMore(Callback):
     def load_state_dict(self, state: Any, strict: bool) -> None: ...  # type: ignore[override]
 
 
+class OnlySaves(Callback):
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": 1.0}
+
+
+class OnlyLoads(Callback):
+    def load_state_dict(self, state: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("callback", "complaint"),
     [
@@ -285,6 +294,8 @@ class TakesMore(Callback):
         (Waits(), "Waits: on_step_ended is async"),
         (TakesLess(), r"TakesLess: on_logged cannot be called with \(self, event, control\)"),
         (TakesMore(), r"TakesMore: load_state_dict cannot be called with \(self, state\)"),
+        (OnlySaves(), "OnlySaves has state_dict and no load_state_dict: "),
+        (OnlyLoads(), "OnlyLoads has load_state_dict and no state_dict: "),
     ],
 )
 def test_handlers_that_no_event_calls_are_refused_when_they_are_given(
@@ -318,6 +329,8 @@ def test_a_state_that_cannot_be_stored_ends_the_run_by_name(state: Any, complain
         def state_dict(self) -> dict[str, Any]:
             found: dict[str, Any] = state
             return found
+
+        def load_state_dict(self, state: Any) -> None: ...
 
     with pytest.raises(reinlm.RunError, match=f"callback Keeps returned a state_dict: {complaint}"):
         run(tmp_path, Keeps())

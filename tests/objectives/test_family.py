@@ -55,8 +55,8 @@ from reinlm.objectives import (
     decoupled_mix,
     effective_sample_size,
     explained_variance,
+    full_divergence,
     full_entropy,
-    full_kl,
     gae,
     kept_logprobs,
     lambda_returns,
@@ -495,7 +495,16 @@ def test_gates_of_ratios_pass_gradcheck(ratio, gate):
 
 
 @pytest.mark.parametrize(
-    "kl", [KL("k2"), KL("k3"), KL("k3_unbiased"), KL("k2", anchor="old"), KL("k3", anchor="old")], ids=str
+    "kl",
+    [
+        KL("k2"),
+        KL("k3"),
+        KL("k3_unbiased"),
+        KL("f3_unbiased", direction="forward"),
+        KL("k2", anchor="old"),
+        KL("k3", anchor="old"),
+    ],
+    ids=str,
 )
 def test_ties_pass_gradcheck(kl):
     logprobs, s = smooth(1)
@@ -508,7 +517,8 @@ def test_the_rest_passes_gradcheck():
     table, other = d(rng.standard_normal((3, 4)).tolist(), grad=True), d(rng.standard_normal((3, 4)).tolist())
     kept = torch.tensor([[True, True, False, True]] * 3)
     assert gradcheck(lambda x: KLCov(0.5).apply(0 * x, x, s), logprobs)
-    assert gradcheck(lambda x: full_kl(x.log_softmax(-1), other.log_softmax(-1)), table)
+    for direction in ("reverse", "forward"):
+        assert gradcheck(lambda x, to=direction: full_divergence(x.log_softmax(-1), other.log_softmax(-1), to), table)
     assert gradcheck(lambda x: kept_logprobs(x, torch.tensor([0, 1, 2]), kept), table)
     assert gradcheck(lambda x: soft_gate(x, torch.full_like(x, 1.3)), table)
     assert gradcheck(lambda x: value_loss(x, other, other + 0.05, 0.2), table)

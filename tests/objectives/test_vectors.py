@@ -172,7 +172,7 @@ def test_2d_adaptive_coefficients():
 def test_2e_a_kl_in_the_reward_of_each_token():
     chosen = algorithm("ppo", kl={"coefficient": 0.1})
     feedback = Feedback(Layout.from_lengths([3]), d([1.0]))
-    charged = chosen.charge(feedback, chosen.initial_state(), d([-1.0, -2.0, -0.5]), d([-1.2, -1.5, -0.5]))
+    charged = chosen.adjust_rewards(feedback, chosen.initial_state(), d([-1.0, -2.0, -0.5]), d([-1.2, -1.5, -0.5]))
     rewards = charged.token_rewards + d([0.0, 0.0, 1.0])
     assert rewards.tolist() == near([-0.02, 0.05, 1.0])
     assert Returns()(charged).tolist() == near([1.03, 1.05, 1.0])

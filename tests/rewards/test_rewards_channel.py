@@ -128,9 +128,9 @@ def test_bytes_between_two_calls_fail_the_next_one(tmp_path):
     )
     with build_rewards(f"{file}:score", time_limit=10) as rewards:
         assert values(rewards.score(GROUPS)) == [[1.0], [2.0]]
-        lane = rewards._rewards[0].lane
-        assert lane is not None
-        channel = lane._workers[0]._channel
+        pool = rewards._rewards[0].pool
+        assert pool is not None
+        channel = pool._workers[0]._channel
         assert channel is not None
         assert wait([channel], timeout=5)
         with pytest.raises(RunError, match=r"reward 'score' sent b'RLM1.*' while no call was in flight"):

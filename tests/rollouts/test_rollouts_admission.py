@@ -138,18 +138,18 @@ def test_every_wave_of_turns_enters_together_in_the_order_of_the_episodes() -> N
     waits = {"a": 0.01, "b": 0.02, "c": 0.0}
     asked_after: list[tuple[str, int]] = []
 
-    async def episode(seat: Any, name: str, turns: int) -> None:
+    async def episode(slot: Any, name: str, turns: int) -> None:
         for turn in range(turns):
             await asyncio.sleep(waits[name])
             request = Request(f"{name}/{turn}" if turn else name, (2,), SAMPLING)
             asked_after.append((request.id, len(engine.asked)))
-            await seat.generate(request)
-        seat.leave()
+            await slot.generate(request)
+        slot.leave()
 
     async def main(order: Any) -> list[str]:
         wave = Wave(engine, 3, order)
-        seats = zip(wave.seats, "abc", (3, 1, 2), strict=True)
-        await asyncio.gather(*(episode(*seat) for seat in seats))
+        slots = zip(wave.slots, "abc", (3, 1, 2), strict=True)
+        await asyncio.gather(*(episode(*slot) for slot in slots))
         return [request.id for request in engine.asked]
 
     assert asyncio.run(main("name")) == ["a", "b", "c", "a/1", "c/1", "a/2"]

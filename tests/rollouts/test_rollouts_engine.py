@@ -424,6 +424,19 @@ def test_the_model_is_left_in_the_mode_it_was_in(make_model: ModelMaker, tokeniz
     assert any(before)
 
 
+def test_a_part_in_training_mode_samples_without_noise(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """As an adapter does that was added to a model in evaluation mode."""
+    model = make_model("gpt2", resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).eval()
+    asked = requests(Sampling(max_new_tokens=8, temperature=1.5))
+    reference = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
+    model.transformer.h[1].train()
+    done = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
+    assert {name: ids(x) for name, x in done.items()} == {name: ids(x) for name, x in reference.items()}
+    assert model.transformer.h[1].training
+
+
 def test_sampling_leaves_the_weights_trainable(model: PreTrainedModel, engine: HFEngine) -> None:
     run(engine, requests(OK))
     model(torch.tensor([[1, 2, 3]])).logits.sum().backward()

@@ -29,6 +29,11 @@ def save(checkpoints: Checkpoints, step: int, metric: float | None = None) -> Pa
     )
 
 
+def flip_last_byte(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -110,6 +115,14 @@ def test_a_failed_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path) -> N
             lambda path: (path / "trainer_state.json").write_bytes(b"?" * (path / "trainer_state.json").stat().st_size),
             "trainer_state.json is damaged",
         ),
+        (
+            lambda path: (path / "sub" / "weights.bin").write_bytes(b"w" * 999 + b"v"),
+            "sub/weights.bin is damaged: its bytes are not those that were written",
+        ),
+        (
+            lambda path: flip_last_byte(path / "trainer_state.safetensors"),
+            "trainer_state.safetensors is damaged: its bytes are not those that were written",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_and_cleared_by_the_next(tmp_path: Path, damage, reason: str) -> None:
@@ -123,6 +136,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_cleared_by_the_next(tmp_path: P
     save(checkpoints, 3, 0.0)
     assert names(tmp_path) == {"step_2", "step_3", "last", "best"}
     assert os.readlink(tmp_path / "best") == "step_2"
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_digests_and_is_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path = save(checkpoints, 2)
+    manifest = json.loads((path / "checkpoint.json").read_text())
+    assert manifest["sha256"].keys() == manifest["files"].keys()
+    del manifest["sha256"]
+    (path / "checkpoint.json").write_text(json.dumps(manifest))
+    assert checkpoints.newest() == path
 
 
 def test_a_damaged_checkpoint_is_never_the_best(tmp_path: Path) -> None:

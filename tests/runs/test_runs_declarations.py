@@ -14,7 +14,7 @@ from reinlm.runs.declarations import (
     METRICS,
     Metric,
     declare_metrics,
-    describe,
+    find_metric,
     is_library_name,
     read_metrics_info,
     without_clocks,
@@ -41,11 +41,11 @@ def own() -> Iterator[Metric]:
     ],
 )
 def test_a_logged_name_is_described_by_what_it_stands_for(name: str, known: str) -> None:
-    assert describe(name) == METRICS[known]
+    assert find_metric(name) == METRICS[known]
 
 
 def test_a_metric_that_no_one_declared_has_no_description() -> None:
-    assert describe("rewards/math/median") is None
+    assert find_metric("rewards/math/median") is None
 
 
 def test_records_without_clocks_keep_all_else() -> None:
@@ -54,7 +54,7 @@ def test_records_without_clocks_keep_all_else() -> None:
 
 
 def test_a_users_metric_is_known_by_every_name_that_it_stands_for_and_is_none_of_the_library(own: Metric) -> None:
-    assert describe("mine/drift/math") == own
+    assert find_metric("mine/drift/math") == own
     assert [is_library_name(name) for name in ("mine/drift/math", "rewards/math/mean")] == [False, True]
     assert own not in LIBRARY
 

@@ -9,7 +9,7 @@ import pytest
 
 from reinlm.errors import RunError
 from reinlm.plain import decode, encode
-from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "sandbox_support"
@@ -24,10 +24,10 @@ def worker():
 
 
 @pytest.fixture
-def lane():
-    lane = Lane(SERVICE)
-    yield lane
-    lane.close()
+def pool():
+    pool = WorkerPool(SERVICE)
+    yield pool
+    pool.close()
 
 
 def call(method, limit=10.0, **arguments):
@@ -91,51 +91,51 @@ def test_a_result_that_read_refuses_ends_the_process(worker):
         os.kill(pid, 0)
 
 
-def test_a_lane_of_one_runs_its_tasks_in_order_in_one_process(lane, tmp_path):
+def test_a_pool_of_one_runs_its_tasks_in_order_in_one_process(pool, tmp_path):
     path = tmp_path / "notes"
-    futures = [lane.submit(call("note", path=str(path), text=str(number))) for number in range(50)]
-    pids = {lane.submit(call("pid")).result() for _ in range(3)}
+    futures = [pool.submit(call("note", path=str(path), text=str(number))) for number in range(50)]
+    pids = {pool.submit(call("pid")).result() for _ in range(3)}
     assert all(future.done() for future in futures)
     assert path.read_text().split() == [str(number) for number in range(50)]
     assert len(pids) == 1
 
 
-def test_a_lane_of_two_runs_two_tasks_at_a_time():
-    lane = Lane(SERVICE, width=2)
+def test_a_pool_of_two_runs_two_tasks_at_a_time():
+    pool = WorkerPool(SERVICE, width=2)
     try:
-        pids = [lane.submit(call("pid")).result() for _ in range(3)]
+        pids = [pool.submit(call("pid")).result() for _ in range(3)]
         assert len(set(pids)) == 1  # the second process starts when there is work for it
         start = time.monotonic()
-        for future in [lane.submit(call("sleep", seconds=1.0)) for _ in range(2)]:
+        for future in [pool.submit(call("sleep", seconds=1.0)) for _ in range(2)]:
             future.result()
         assert time.monotonic() - start < 1.9
     finally:
-        lane.close()
+        pool.close()
 
 
-def test_a_task_that_is_cancelled_in_the_queue_never_runs_and_one_that_runs_is_ended(lane, tmp_path):
-    pid = lane.submit(call("pid")).result()
+def test_a_task_that_is_cancelled_in_the_queue_never_runs_and_one_that_runs_is_ended(pool, tmp_path):
+    pid = pool.submit(call("pid")).result()
     path = tmp_path / "notes"
     path.touch()
-    running = lane.submit(call("sleep", seconds=60, limit=60))
-    queued = lane.submit(call("note", path=str(path), text="never"))
-    after = lane.submit(call("pid"))
+    running = pool.submit(call("sleep", seconds=60, limit=60))
+    queued = pool.submit(call("note", path=str(path), text="never"))
+    after = pool.submit(call("pid"))
     while not running.running():
         time.sleep(0.01)
-    lane.cancel(queued)
-    lane.cancel(running)
+    pool.cancel(queued)
+    pool.cancel(running)
     with pytest.raises(WorkerError, match="was interrupted"):
         running.result(timeout=5)
     assert after.result(timeout=10) != pid
     assert path.read_text() == ""
-    lane.cancel(after)  # done: nothing to end
-    assert lane.submit(call("sleep", seconds=0, value=1)).result(timeout=10) == 1
+    pool.cancel(after)  # done: nothing to end
+    assert pool.submit(call("sleep", seconds=0, value=1)).result(timeout=10) == 1
 
 
-def test_the_event_loop_is_free_while_a_lane_works(lane):
+def test_the_event_loop_is_free_while_a_pool_works(pool):
     async def main():
         ticks = 0
-        future = asyncio.wrap_future(lane.submit(call("sleep", seconds=0.5, value="done")))
+        future = asyncio.wrap_future(pool.submit(call("sleep", seconds=0.5, value="done")))
         while not future.done():
             await asyncio.sleep(0.01)
             ticks += 1
@@ -147,14 +147,14 @@ def test_the_event_loop_is_free_while_a_lane_works(lane):
 
 
 def test_closing_ends_the_call_in_flight_and_cancels_those_in_the_queue():
-    lane = Lane(SERVICE)
-    pid = lane.submit(call("pid")).result()
-    running = lane.submit(call("sleep", seconds=60, limit=60))
-    queued = lane.submit(call("pid"))
+    pool = WorkerPool(SERVICE)
+    pid = pool.submit(call("pid")).result()
+    running = pool.submit(call("sleep", seconds=60, limit=60))
+    queued = pool.submit(call("pid"))
     while not running.running():
         time.sleep(0.01)
     start = time.monotonic()
-    lane.close()
+    pool.close()
     assert time.monotonic() - start < 5
     with pytest.raises(WorkerError, match="was interrupted"):
         running.result()
@@ -163,12 +163,12 @@ def test_closing_ends_the_call_in_flight_and_cancels_those_in_the_queue():
         os.kill(pid, 0)
 
 
-def test_closing_from_a_thread_of_the_lane_itself_does_not_wait_for_it():
-    lane = Lane(SERVICE)
-    lane.submit(lambda worker: lane.close()).result(timeout=10)
+def test_closing_from_a_thread_of_the_pool_itself_does_not_wait_for_it():
+    pool = WorkerPool(SERVICE)
+    pool.submit(lambda worker: pool.close()).result(timeout=10)
 
 
-def test_a_lane_keeps_no_object_of_a_task_that_is_done(lane):
+def test_a_pool_keeps_no_object_of_a_task_that_is_done(pool):
     import weakref
 
     class Thing:
@@ -176,7 +176,7 @@ def test_a_lane_keeps_no_object_of_a_task_that_is_done(lane):
 
     thing = Thing()
     gone = weakref.ref(thing)
-    lane.submit(lambda worker, thing=thing: None).result()
+    pool.submit(lambda worker, thing=thing: None).result()
     del thing
     deadline = time.monotonic() + 5
     while gone() is not None and time.monotonic() < deadline:
@@ -185,12 +185,12 @@ def test_a_lane_keeps_no_object_of_a_task_that_is_done(lane):
     assert gone() is None
 
 
-def test_a_forked_process_cannot_use_the_lane(lane):
-    assert lane.submit(call("sleep", seconds=0, value=1)).result() == 1
+def test_a_forked_process_cannot_use_the_pool(pool):
+    assert pool.submit(call("sleep", seconds=0, value=1)).result() == 1
     child = os.fork()
     if child == 0:
         try:
-            lane.submit(call("pid"))
+            pool.submit(call("pid"))
         except RunError:
             os._exit(3)
         os._exit(0)

@@ -22,7 +22,7 @@ from reinlm.models.modules import whole
 from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.runs.state import read_state, write_state
 from reinlm.training.anchors import Anchors
-from reinlm.training.critic import Critic
+from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner, Pass
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.update import Updater, UpdateSettings
@@ -102,7 +102,7 @@ def build(name: str, ranks: int, found: dict[str, list[Any]]) -> Updater:
         watched.found = found
         return watched
 
-    critic = Critic(value, learner(value.model)) if value else None
+    critic = CriticModel(value, learner(value.model)) if value else None
     return Updater(algorithm, learner(policy), UpdateSettings(minibatches=1, passes=2), critic=critic, anchors=anchors)
 
 

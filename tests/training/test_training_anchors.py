@@ -36,6 +36,12 @@ def moved(folder: Path, **changes: Any) -> tuple[torch.Tensor, Any]:
     return change(before, weights(model[0])), result
 
 
+def logged_kls(folder: Path) -> dict[str, list[float]]:
+    """The divergences of each token in the rollout log of the first step, by column."""
+    columns = load_file(folder / "rollouts/step_1.safetensors")
+    return {name.removeprefix("update/"): x.tolist() for name, x in columns.items() if name.startswith("update/kl")}
+
+
 def close(found: torch.Tensor, expected: torch.Tensor, relative: float = 1e-6) -> bool:
     return float((found - expected).norm()) < relative * float(expected.norm())
 
@@ -76,6 +82,7 @@ def test_the_full_divergence_from_a_teacher_moves_the_weights_as_plain_autograd_
     assert close(found, descent(model, 0.5 * kls.mean(), RATE), 1e-5)
     row = metrics(result.folder)[-1]
     assert row["kl/teacher"] == pytest.approx(float(kls.mean()), rel=1e-5)
+    assert logged_kls(result.folder) == {"kl_teacher": pytest.approx(kls.tolist(), abs=1e-5)}
     assert row["loss"] == pytest.approx(0.5 * float(kls.mean()), rel=1e-5)
 
 
@@ -179,6 +186,15 @@ def test_the_full_divergence_from_the_old_policy_is_0_at_the_first_update_and_pu
     kls = full(old, distributions(model, told)[0])
     assert close(two_tied - two, descent(model, 0.7 * kls.mean(), RATE), 1e-6)
     assert metrics(second.folder)[-1]["kl/old_full"] == pytest.approx(float(kls.mean()) / 2, rel=1e-6)  # of 0 and this
+    assert logged_kls(second.folder) == {"kl_old_full": pytest.approx(kls.tolist(), rel=1e-5)}  # of the last update
+
+
+def test_the_old_policy_is_taken_anew_for_every_batch(tmp_path: Path) -> None:
+    """One update a batch: it begins where the old policy is, at every step, though the weights have moved."""
+    algorithm = {"base": "grpo", "gate": "none", "kl": PENALTY}
+    rows = metrics(run_rl(tmp_path / "run", algorithm=algorithm).folder)
+    assert [row["updates/made"] for row in rows] == [1.0, 1.0]
+    assert [row["kl/old_full"] for row in rows] == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
 def test_an_adapter_has_no_full_divergence_from_its_old_policy(tmp_path: Path) -> None:
@@ -236,6 +252,8 @@ def test_the_full_divergence_in_the_reward_is_charged_to_every_token_before_it(
     columns = load_file(result.folder / "rollouts/step_1.safetensors")
     assert np.allclose(columns["update/token_rewards"], -0.3 * kls.detach(), atol=1e-6)
     assert metrics(result.folder)[-1]["kl/full"] == pytest.approx(float(kls.mean()), rel=1e-5)
+    expected = pytest.approx(kls.tolist(), abs=1e-5)
+    assert logged_kls(result.folder) == {"kl_full_reward": expected} | ({"kl_full": expected} if pair else {})
 
 
 @pytest.mark.parametrize(

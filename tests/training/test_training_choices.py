@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from reinlm.errors import InputError
 from reinlm.runs import load_state
-from reinlm.runs.declarations import describe
-from tiny_runs import graded, length, metrics, run_rl, trainer
+from reinlm.runs.declarations import find_metric
+from tiny_runs import ROWS, graded, length, metrics, run_rl, trainer
 
 
 def test_the_multiplier_of_a_constraint_moves_by_the_logged_cost_and_is_in_the_checkpoint(tmp_path: Path) -> None:
@@ -83,6 +83,26 @@ def test_a_reward_that_the_recipe_does_not_have_is_refused_before_a_model_is_loa
     with pytest.raises(InputError, match=f"^{re.escape(told)}"):
         trainer(tmp_path / "run", "no/such/model", reward=functions, algorithm={"base": "grpo", "kl": None} | changes)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("own", "dropped"), [({}, 2.0), ({"correct_above": 0.5}, 0.0)])
+def test_dynamic_sampling_takes_answers_for_right_as_evaluation_does(
+    own: dict[str, float], dropped: float, tmp_path: Path
+) -> None:
+    """Rewards of 0.4 and 0.6 by turns: mixed at 0.5, all wrong at the evaluation's 0.7."""
+
+    def by_turns(completions: list[str], **_: Any) -> list[float]:
+        return [0.4 + 0.2 * (number % 2) for number in range(len(completions))]
+
+    result = run_rl(
+        tmp_path / "run",
+        reward=by_turns,
+        algorithm={"base": "grpo", "filters": [{"mixed_outcomes": own}]},
+        rollout={"max_attempts": 1},
+        training={"steps": 1},
+        evaluation={"data": ROWS[:2], "correct_above": 0.7, "max_new_tokens": 4},
+    )
+    assert metrics(result.folder)[-1]["groups/dropped"] == dropped
 
 
 def z_scores(values: Any) -> Any:
@@ -215,4 +235,4 @@ def test_every_metric_that_a_run_logs_is_described(tmp_path: Path) -> None:
         text={"data": EXAMPLES},
     )
     logged = {name for row in metrics(result.folder) for name in row} - {"step"}
-    assert {name for name in logged if describe(name) is None} == set()
+    assert {name for name in logged if find_metric(name) is None} == set()

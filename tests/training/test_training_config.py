@@ -13,8 +13,8 @@ from reinlm.environments import Question, is_question
 from reinlm.errors import InputError
 from reinlm.rollouts import RolloutConfig
 from reinlm.training.config import RLConfig, SFTConfig, dump
-from reinlm.training.episodes import check_environment
-from reinlm.training.rl import check_settings
+from reinlm.training.episodes import resolve_environment
+from reinlm.training.rl_checks import check_settings
 from reinlm.training.sft import check_sft
 
 COMMON = {"model": {"path": "m"}, "data": {"path": "train.jsonl"}}
@@ -97,16 +97,16 @@ def test_what_only_several_turns_follow_is_refused_for_one_question(rollout: dic
     (name,) = rollout
     config = settings(rollout=rollout)
     with pytest.raises(InputError, match=rf"rollout\.{name} .* has no effect: the environment 'question'"):
-        check_environment(question, config.rollout, config.reward, needs_rewards=True)
-    assert check_environment(turns.Tools, config.rollout, None, needs_rewards=True) is turns.Tools
+        resolve_environment(question, config.rollout, config.reward, needs_rewards=True)
+    assert resolve_environment(turns.Tools, config.rollout, None, needs_rewards=True) is turns.Tools
 
 
 @pytest.mark.parametrize("question", ["question", {"question": {}}, {"question": None}, Question])
 def test_a_question_without_a_reward_is_refused_however_it_is_named(question: Any) -> None:
     with pytest.raises(InputError, match="'reward' is required"):
-        check_environment(question, RolloutConfig(), None, needs_rewards=True)
+        resolve_environment(question, RolloutConfig(), None, needs_rewards=True)
     timed = RolloutConfig(order="arrival", episode_time_limit=9.0)  # a clock cuts off a single answer too
-    assert is_question(check_environment(question, timed, None, needs_rewards=False))
+    assert is_question(resolve_environment(question, timed, None, needs_rewards=False))
 
 
 @pytest.mark.parametrize(

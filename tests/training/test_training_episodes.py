@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from training_helpers import EXAMPLES, ROWS, pair, run_sft, tiny_policy
 
 import reinlm
+from reinlm.environments import Action, StepResult
 from reinlm.parts import PARTS
+from reinlm.records import Task
 from reinlm.runs import read_metrics
 
 MINE = """
@@ -123,3 +126,122 @@ def test_prompts_that_are_none_are_refused(prompts: Any) -> None:
 def test_eval_without_any_reward_is_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(reinlm.InputError, match="'reward' is required"):
         reinlm.evaluate("no/such/model", ROWS)
+
+
+class Graded:
+    """Rewards its only turn under the name `graded`."""
+
+    name = "graded"
+
+    def reset(self, task: Task) -> None: ...
+
+    def step(self, action: Action) -> StepResult:
+        return StepResult(reward=1.0, terminated=True)
+
+
+def graded(completions: list[str], **_: Any) -> list[float]:
+    return [0.5] * len(completions)
+
+
+def test_an_environments_reward_and_a_function_of_one_name_are_refused() -> None:
+    model = pair(tiny_policy())
+    settings: dict[str, Any] = {
+        "environment": Graded,
+        "rollout": {"stop_strings": STOPS},
+        "evaluation": {"max_new_tokens": 4},
+    }
+    with pytest.raises(reinlm.InputError, match=r"environment's reward 'graded' .* reward function 'graded'") as caught:
+        reinlm.evaluate(model, ROWS, reward={"functions": graded, "time_limit": None}, **settings)
+    assert "give the function a label" in str(caught.value.hint)
+    named = {"functions": {"name": graded, "label": "judge"}, "time_limit": None}
+    found = reinlm.evaluate(model, ROWS, reward=named, **settings).metrics
+    assert (found["rewards/graded"], found["rewards/judge"]) == (1.0, 0.5)
+
+
+class Second:
+    """Rewards its second turn, where it ends; the tasks in `raises` raise, and `nothing` gives no reward at all."""
+
+    raises: tuple[str, ...] = ()
+    nothing = False
+
+    def reset(self, task: Task) -> None:
+        self.turn = 0
+        if task.id in self.raises:
+            raise ValueError("no board")
+
+    def step(self, action: Action) -> StepResult:
+        self.turn += 1
+        if self.turn == 1:
+            return StepResult("+")
+        return StepResult(reward=None if self.nothing else 1.0, terminated=True)
+
+
+def play(reward: Any = None, *, rows: int = 4, output: Path | None = None, **attributes: Any) -> Any:
+    rollout = {"stop_strings": STOPS, "on_environment_error": "skip", "max_turns": attributes.pop("max_turns", None)}
+    kind = type("Second", (Second,), attributes)
+    settings: dict[str, Any] = {"environment": kind, "rollout": rollout, "evaluation": {"max_new_tokens": 2}}
+    reward = None if reward is None else {"functions": reward, "time_limit": None}
+    return reinlm.evaluate(pair(tiny_policy()), ROWS[:rows], reward=reward, output=output, **settings)
+
+
+def none(completions: list[str], **_: Any) -> list[None]:
+    return [None] * len(completions)
+
+
+def test_an_episode_cut_off_before_the_environments_reward_is_not_right_and_one_that_failed_is_in_no_figure() -> None:
+    whole = play(rows=24)
+    ends = [group.group.rollouts[0] for group in whole.groups]
+    finished = sum(end.terminated for end in ends)
+    assert 0 < finished < 24
+    assert whole.metrics["unrewarded"] == 24 - finished
+    assert whole.metrics["accuracy"] == finished / 24
+    assert "environment_errors" not in whole.metrics
+    assert whole.notes == (
+        f"no reward for some episodes (truncated by length {24 - finished}): raise evaluation.max_new_tokens; "
+        "or add a reward function, which scores truncated episodes too",
+    )
+    failing = (
+        next(i for i, end in enumerate(ends) if end.terminated),
+        next(i for i, end in enumerate(ends) if end.truncated),
+    )
+    part = play(rows=24, raises=tuple(ends[i].task.id for i in failing))
+    left = [end for i, end in enumerate(ends) if i not in failing]
+    assert part.metrics["environment_errors"] == 2
+    assert part.metrics["accuracy"] == (finished - 1) / 22
+    assert part.metrics["clipped_ratio"] == sum(end.truncated for end in left) / 22
+    assert part.metrics["mean_length"] == sum(end.length for end in left) / 22
+    assert part.notes[0].startswith("2 episodes ended by an error, the first: environment Second, task")
+    assert [verdict for (verdict,) in part.correct].count(None) == 2
+    scored = play(lambda completions, **_: [1.0 if len(text) == 1 else None for text in completions], rows=24)
+    assert scored.metrics["accuracy"] == 1.0  # None of a reward function is no verdict
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint", "hint"),
+    [
+        ({"raises": tuple(f"data[{i}]" for i in range(4))}, "ended by an error 4; first error: environ", "correct"),
+        ({"max_turns": 1}, "none of 4 episodes has a reward: truncated by .*", "raise rollout.max_turns"),
+        ({"nothing": True}, "finished without one [1-4]", "have the environment give a number"),
+        (
+            {"reward": none, "nothing": True},
+            "none of 4 episodes has a reward",
+            "have the reward functions give a number",
+        ),
+    ],
+)
+def test_eval_stops_where_no_episode_has_a_reward_and_keeps_the_answers(
+    how: dict[str, Any], complaint: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(reinlm.RunError, match="evaluation: none of 4 episodes has a reward") as caught:
+        play(output=tmp_path / "answers.jsonl", **how)
+    assert re.search(complaint, str(caught.value))
+    assert hint in str(caught.value.hint)
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
+
+
+def test_generate_marks_the_episodes_that_failed() -> None:
+    kind = type("Second", (Second,), {"raises": ("prompts[1]", "data[1]")})
+    settings: dict[str, Any] = {"environment": kind, "sampling": {"max_new_tokens": 4, "stop_strings": STOPS}}
+    found = reinlm.generate(pair(tiny_policy()), ["1+1=", "2+2="], rollout={"on_environment_error": "skip"}, **settings)
+    assert [answers.failed for answers in found] == [(False,), (True,)]
+    assert "reset raised ValueError: no board" in found[1].ends[0]

@@ -14,7 +14,7 @@ from training_helpers import EXAMPLES, HELD_OUT, ROWS, metrics, pair, run_rl, ru
 
 import reinlm
 from reinlm.runs import read_metrics
-from reinlm.runs.declarations import describe, read_metrics_info
+from reinlm.runs.declarations import find_metric, read_metrics_info
 
 ALWAYS = {"name": "regex", "pattern": ""}
 PROMPTS = [row["prompt"] for row in HELD_OUT]
@@ -45,7 +45,7 @@ def test_every_metric_of_a_run_is_described(tmp_path: Path) -> None:
     ]
     for run, found in logged:
         carried = read_metrics_info(run.folder)
-        assert [name for name in sorted(found - {"step"}) if describe(name, carried) is None] == []
+        assert [name for name in sorted(found - {"step"}) if find_metric(name, carried) is None] == []
     names = set.union(*(found for _, found in logged))
     expected = {"reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio"}
     expected |= {

@@ -6,26 +6,40 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from reinlm.algorithms import algorithm, resolve
+from reinlm.algorithms import ALGORITHMS, algorithm, resolve
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
-from reinlm.training.rl import updates_per_batch
+from reinlm.training.rl_checks import updates_per_batch
 from reinlm.training.sessions import idle_gate
-from tiny_runs import metrics, run_rl, trainer
+from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
-    "grpo": (1, 1),
-    "dapo": (1, 16),
-    "dr_grpo": (1, 8),
-    "gspo": (1, 4),
-    "ppo": (4, 1),
     "reinforce": (1, 1),
+    "rloo": (1, 1),
+    "reinforce_pp": (4, 1),  # not given: as PPO
+    "ppo": (4, 1),
+    "ppo_penalty": (4, 1),
+    "grpo": (1, 1),
+    "dr_grpo": (1, 8),
+    "dapo": (1, 16),
+    "cispo": (1, 16),
+    "gspo": (1, 4),
+    "gspo_token": (1, 4),
+    "gmpo": (1, 8),
+    "sapo": (1, 4),
+    "scaling_grpo": (1, 4),  # several, without a number: as GSPO
 }
 """Passes and minibatches, where a batch has groups enough."""
+
+
+def test_the_papers_are_those_of_every_algorithm_that_learns_from_rewards() -> None:
+    assert set(PAPERS) | {"distill"} == set(ALGORITHMS)
 
 
 def counted(name: str, groups: int, **training: Any) -> tuple[int, int]:
@@ -81,6 +95,55 @@ def test_limits_on_how_far_a_batch_goes_need_a_second_update(name: str, tmp_path
     with pytest.raises(InputError, match=rf"training\.{name} has no effect: a batch makes one update"):
         trainer(tmp_path / "run", training={name: 0.01})
     trainer(tmp_path / "run", training={name: 0.01, "passes": 2}).close()
+
+
+def first_mixed(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    """Right and wrong by turns for the prompt whose answer is 3, else all wrong."""
+    return [float(answer[0] == "3" and number % 2) for number in range(len(completions))]
+
+
+def test_the_learning_rate_follows_only_what_a_batch_can_show(tmp_path: Path) -> None:
+    """One update, with nothing replayed before it, begins where the old policy is; its distance of 0 says nothing."""
+    near = {"kl_learning_rate": 10.0, "steps": 3}
+    replay = {**near, "minibatches": 1, "passes": 1, "replay": {"groups": 1, "age": 1}}
+    rows = metrics(run_rl(tmp_path / "replay", algorithm="grpo", training=replay).folder)
+    assert [row["groups/replayed"] for row in rows] == [0.0, 1.0, 1.0]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1, 0.15])
+    assert (rows[0]["approx_kl"], rows[1]["approx_kl"] > 0) == (0.0, True)
+    changes: dict[str, Any] = {
+        "algorithm": {"base": "grpo", "filters": "mixed_outcomes"},
+        "training": {**near, "minibatches": 2},
+        "rollout": {"max_attempts": 1},
+        "data": ROWS[:2],
+    }
+    rows = metrics(run_rl(tmp_path / "one_left", reward=first_mixed, **changes).folder)
+    assert [row["updates/made"] for row in rows] == [1.0, 1.0, 1.0]
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.1, 0.1]
+
+
+def test_an_update_that_was_not_made_because_it_began_too_far_lowers_the_learning_rate(tmp_path: Path) -> None:
+    limits = {"minibatches": 2, "target_kl": 1e-9, "kl_learning_rate": 1e-9}
+    rows = metrics(run_rl(tmp_path / "run", algorithm="grpo", training=limits).folder)
+    assert [(row["updates/made"], row["updates/stopped"]) for row in rows] == [(1.0, 1.0)] * 2
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1 / 1.5])
+
+
+def test_what_the_rollout_log_says_of_a_token_is_of_its_last_update(tmp_path: Path) -> None:
+    """The second of two passes: measured at the weights that the first update left."""
+    once, after = {"steps": 1, "passes": 1}, tiny()
+    run_rl(tmp_path / "once", after, algorithm="grpo", training=once)
+    twice = {"algorithm": "grpo", "training": {**once, "passes": 2}, "run": {"rollouts_every": 1}}
+    folder = run_rl(tmp_path / "twice", **twice).folder
+    table, chosen = distributions(after[0], answers(folder))
+    columns = load_file(folder / "rollouts/step_1.safetensors")
+    logprobs, old, ratio = (columns[f"update/{name}"] for name in ("logprobs", "old_logprobs", "ratio"))
+    assert np.allclose(logprobs, table.gather(1, chosen[:, None])[:, 0].detach(), atol=1e-5)
+    assert np.allclose(ratio, np.exp(logprobs - old), atol=1e-5)
+    assert np.abs(ratio - 1.0).max() > 0.01
+    advantages = columns["update/advantages"]
+    clipped = -np.minimum(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+    assert np.allclose(columns["update/gate"], clipped, atol=1e-5)
+    assert np.abs(clipped + advantages).max() > 0.01
 
 
 def said(capsys: Any) -> str:

@@ -1,11 +1,11 @@
-"""Named algorithms: short compositions of the choices in `reinlm.objectives`, with their papers' defaults."""
+"""Named algorithms, one file each: compositions of the choices in `reinlm.objectives` with the defaults of their papers."""
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
 from reinlm.composition import (
@@ -18,17 +18,18 @@ from reinlm.composition import (
     Shaper,
     SoftOverlong,
     Updates,
+    algorithm_spec,
     compose,
-    describe,
 )
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
     """A named algorithm, with any of its choices replaced.
 
-    A change is a choice itself, or what a recipe would say: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to call it otherwise.
+    A change is a choice object or its value in recipe syntax: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
+    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to rename it.
 
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
@@ -58,7 +59,7 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
     return algorithm(base, **changes)
 
 
-for _module in pkgutil.iter_modules(__path__):  # a file of a named algorithm registers it
+for _module in pkgutil.iter_modules(__path__):  # importing the file of an algorithm registers it
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
@@ -75,7 +76,17 @@ __all__ = [
     "SoftOverlong",
     "Updates",
     "algorithm",
-    "describe",
+    "algorithm_spec",
     "ladder",
     "resolve",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {"describe": "reinlm.composition:algorithm_spec"}
+        | {
+            name: f"reinlm.composition.{name}"
+            for name in ("choices", "compatibility", "composition", "document", "filters", "measure", "shapers")
+        },
+    )

@@ -12,7 +12,8 @@ from reinlm.objectives import GroupStandardize, TokenRatio, TruncatedWeight, tok
     equation="J = 1/ΣL_i Σ_i Σ_t sg[ min(r_{i,t}, c) ] A_i log π_θ(y_{i,t})",
     formula=r"J(\theta) = \frac{1}{\sum_i L_i} \sum_i \sum_t \mathrm{sg}\big[\min(r_{i,t}, c)\big]\, A_i \log"
     r" \pi_\theta(y_{i,t})",
-    use="Rare tokens that turn a chain of thought: a clip silences them after one update, a bounded weight does not.",
+    use="Rare tokens at which a chain of thought changes direction: a clip removes their gradient after one "
+    "update, a bounded weight does not.",
     fails="Every token keeps its gradient, so there is no trust region: watch approx_kl over many updates a batch. "
     "Conventions of the cap differ between libraries; here it is the ratio itself.",
 )

@@ -14,13 +14,12 @@ from reinlm.objectives import Clip, GroupStandardize, TokenRatio, token_mean
     r" 1-\varepsilon_{low}, 1+\varepsilon_{high})"
     r" A_i\big) \quad \text{s.t.}\ 0 < \#\mathrm{correct} < G",
     use="Long chains of thought from a base model; prompts of very different difficulty.",
-    fails="Where hardly any group is mixed, most of the sampling is thrown away: watch groups/attempts and "
-    "groups/dropped.",
+    fails="Where few groups are mixed, most samples are dropped: watch groups/attempts and groups/dropped.",
 )
 def dapo() -> Algorithm:
-    """GRPO that clips higher, weighs every token the same, samples until groups are mixed, and ties to no reference.
+    """GRPO with clip-higher, equal token weights, dynamic sampling, soft overlong penalty, and no KL.
 
-    DAPO §3: clip 0.2 / 0.28, and a soft punishment over the last fifth of the length limit. The paper rewards 1 and -1, with
+    DAPO §3: clip 0.2 / 0.28, and a soft penalty over the last fifth of the length limit. The paper rewards 1 and -1, with
     16 answers a prompt and 16 updates a batch. Its overlong filtering is `overlong="filter_after_baseline"`.
     """
     return Algorithm(

@@ -13,7 +13,7 @@ from reinlm.objectives import GeometricMean, GroupStandardize, TokenRatio, seque
     formula=r"J(\theta) = \frac{1}{S} \sum_i A_i \exp\Big(\frac{1}{L_i} \sum_t \tilde x_{i,t}\Big), \qquad"
     r" \tilde x = \begin{cases} \min(x, c) & A_i > 0 \\ \max(x, -c) & A_i < 0 \end{cases}, \qquad"
     r" x = \log\frac{\pi_\theta}{\pi_{old}}",
-    use="Long answers in which single tokens' ratios run far: their mean hardly moves, and most tokens keep their gradient.",
+    use="Long answers with single tokens of extreme ratio: the mean hardly moves, and most tokens keep their gradient.",
     fails="The bound on each token is wide, and that on the answer follows from it alone: watch approx_kl over many updates.",
 )
 def gmpo() -> Algorithm:

@@ -18,7 +18,7 @@ from reinlm.objectives import KL, Clip, GroupStandardize, TokenRatio, sequence_m
     "almost agree, and the sequence mean spares long wrong answers.",
 )
 def grpo() -> Algorithm:
-    """PPO without a critic: the group is the baseline, and a k3 penalty in the loss ties the policy to the reference.
+    """PPO without a critic: the mean of the group is the baseline, with a k3 KL penalty to the reference in the loss.
 
     DeepSeekMath §4.1, with its β = 0.04, 64 answers a prompt and a single update a batch. The paper states no clip range: 0.2 is
     PPO's.

@@ -13,8 +13,8 @@ from reinlm.objectives import Clip, GroupStandardize, SequenceRatio, sequence_me
     formula=r"J(\theta) = \frac{1}{S} \sum_i \min\big(s_i A_i,\ \mathrm{clip}(s_i, 1-\varepsilon_{low},"
     r" 1+\varepsilon_{high}) A_i\big), \qquad"
     r" s_i = \exp\Big(\frac{1}{L_i} \sum_t \log\frac{\pi_\theta(y_{i,t})}{\pi_{old}(y_{i,t})}\Big)",
-    use="Mixtures of experts, and long answers, where single tokens' ratios are noise: the reward is for the answer, "
-    "so is the ratio.",
+    use="Mixtures of experts, and long answers, where the ratios of single tokens are noisy: reward and ratio both "
+    "refer to the whole answer.",
     fails="The clip range is for a mean over many tokens: short answers move further and most of them are clipped at "
     "3e-4. Watch clip_ratio/region_mean; 0.15 of all tokens is usual.",
 )

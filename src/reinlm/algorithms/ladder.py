@@ -1,15 +1,16 @@
-"""The named algorithms: what registers one, and what is told about them, in a terminal, as JSON and as a page."""
+"""The registry of named algorithms, and their descriptions for the terminal, JSON and `docs/algorithms.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from reinlm.composition import Algorithm, describe
-from reinlm.composition.document import choice_tables, differences, short, short_kl, short_updates
+from reinlm.composition import Algorithm, algorithm_spec
+from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
 from reinlm.errors import unknown
+from reinlm.renamed import renamed
 
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {}
 CARDS: dict[str, Card] = {}
@@ -17,7 +18,7 @@ CARDS: dict[str, Card] = {}
 
 @dataclass(frozen=True)
 class Card:
-    """What the documentation says of a named algorithm, beside what its choices say for themselves.
+    """Documentation of a named algorithm that its choices do not contain.
 
     Example:
         Card(name="gspo", parent="grpo", source="GSPO, arXiv 2507.18071", published="2025-07-24", equation="J = …",
@@ -26,20 +27,20 @@ class Card:
 
     name: str
     parent: str | None
-    """The rung below: what it is told as a difference from."""
+    """The algorithm that the documentation compares it with."""
     source: str
     published: str
-    """Year and month, which order the ladder."""
+    """ISO date of the paper, by which `ladder` sorts."""
     equation: str
-    """What is maximised, in plain characters."""
+    """The objective that is maximised, in plain characters."""
     formula: str
-    """The same in LaTeX."""
+    """The objective in LaTeX."""
     summary: str
-    """One sentence."""
+    """One sentence: the first line of the docstring."""
     use: str
-    """When to take it."""
+    """When to use it."""
     fails: str
-    """How it fails, and what to look at."""
+    """How it fails, and which metrics show it."""
 
 
 def named(
@@ -66,7 +67,7 @@ def named(
 
 
 def ladder() -> list[Card]:
-    """All named algorithms by the date of their paper."""
+    """The cards of all named algorithms, sorted by the date of their paper."""
     return sorted(CARDS.values(), key=lambda card: card.published)
 
 
@@ -74,10 +75,10 @@ COLUMNS = ("name", "advantage", "ratio", "gate", "kl", "weights", "critic", "sou
 
 
 def table() -> list[dict[str, str]]:
-    """A row for each named algorithm by the date of its paper: its five choices in short, critic and source."""
+    """One row per named algorithm, sorted by the date of its paper: short texts of its choices, critic and source."""
     rows = []
     for card in ladder():
-        tree = describe(ALGORITHMS[card.name]())
+        tree = algorithm_spec(ALGORITHMS[card.name]())
         rows.append(
             {
                 "name": card.name,
@@ -91,10 +92,10 @@ def table() -> list[dict[str, str]]:
     return rows
 
 
-def told(name: str) -> dict[str, Any]:
-    """Everything about one algorithm: its card, all its choices, and how they differ from its parent's.
+def algorithm_details(name: str) -> dict[str, Any]:
+    """The card of one algorithm, all its choices, and the differences from its parent, as plain values.
 
-    Raises InputError for an unknown name, with the nearest.
+    Raises InputError for an unknown name; the hint gives the most similar one.
     """
     if name not in CARDS:
         raise unknown("algorithm", name, CARDS)
@@ -103,16 +104,16 @@ def told(name: str) -> dict[str, Any]:
     return {
         **asdict(card),
         "description": " ".join((ALGORITHMS[name].__doc__ or "").split()),
-        "differs": differences(made, parent),
-        "choices": describe(made),
+        "differs": changed_choices(made, parent),
+        "choices": algorithm_spec(made),
         "updates": short_updates(made.updates),
         "needs": sorted(made.advantage.needs | ({"reference"} if made.needs_reference else set())),
         "warnings": list(made.warnings),
     }
 
 
-def page() -> str:
-    """`docs/algorithms.md`: the ladder, and a section for each algorithm."""
+def algorithms_page() -> str:
+    """The text of `docs/algorithms.md`: a table of all algorithms, and a section for each."""
     lines = [
         "# Algorithms",
         "",
@@ -128,8 +129,8 @@ def page() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Any choice can be replaced, from Python or in a recipe:", "", *_EXAMPLE]
     for card in ladder():
-        lines += _section(told(card.name))
-    return "\n".join([*lines, "", *choice_tables()]) + "\n"
+        lines += _section(algorithm_details(card.name))
+    return "\n".join([*lines, "", *choice_tables(), *_BESIDE]) + "\n"
 
 
 _EXAMPLE = (
@@ -143,6 +144,26 @@ _EXAMPLE = (
 )
 
 
+_BESIDE = (
+    "",
+    "## Beside the choices",
+    "",
+    "What a recipe sets for every algorithm:",
+    "",
+    "| keys | what they do |",
+    "|---|---|",
+    "| `training.passes`, `training.minibatches` | Updates of a collected batch; null: as many as the algorithm's paper makes, "
+    "with at least eight groups in each. |",
+    "| `training.target_kl` | An update that would begin too far from the old policy is not made. |",
+    "| `training.kl_learning_rate` | The learning rate follows the divergence from the old policy. |",
+    "| `rollout.temperature`, `rollout.temperature_end`, `rollout.schedule` | The sampling temperature goes from one to the "
+    "other over the run. Every answer is scored at the temperature at which it was sampled. |",
+    "| `rollout.max_new_tokens`, `rollout.max_new_tokens_end`, `rollout.schedule` | So does the limit of an answer's length. "
+    "Shapers take the limit under which an answer was sampled. |",
+    "| `evaluation.correct_above` | From which value of the first reward an answer counts as right. |",
+)
+
+
 def _section(item: Mapping[str, Any]) -> list[str]:
     lines = ["", f"## {item['name']}", "", item["description"], "", "```math", item["formula"], "```", ""]
     if item["parent"]:
@@ -153,6 +174,13 @@ def _section(item: Mapping[str, Any]) -> list[str]:
         *lines,
         f"- **Use it for**: {item['use']}",
         f"- **How it fails**: {item['fails']}",
-        f"- **Updates of its paper**: {item['updates']}",
+        f"- **Updates**: {item['updates']}",
         f"- **Source**: {item['source']}",
     ]
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(
+        __name__,
+        {"told": "reinlm.algorithms.ladder:algorithm_details", "page": "reinlm.algorithms.ladder:algorithms_page"},
+    )

@@ -13,16 +13,15 @@ from reinlm.objectives import GAE, KL, Clip, Critic, TokenRatio, Whitened, token
     formula=r"J(\theta) = \frac{1}{N} \sum_t \min\big(r_t \hat A_t,\ \mathrm{clip}(r_t, 1-\varepsilon,"
     r" 1+\varepsilon)\, \hat A_t\big),"
     r" \qquad \hat A_t = \sum_k (\gamma\lambda)^k \delta_{t+k}",
-    use="Rewards along the way, few answers a prompt, or credit that must find its token: the critic gives each "
+    use="Rewards along the way, few answers a prompt, or credit assignment within an answer: the critic gives each "
     "token its own baseline.",
-    fails="A critic that knows nothing is a noisy baseline: warm it up and watch explained_variance. It costs a "
-    "second model.",
+    fails="An untrained critic is a noisy baseline: warm it up and watch explained_variance. It costs a second model.",
 )
 def ppo() -> Algorithm:
     """REINFORCE against a critic: generalised advantages, clipped ratios, several updates a batch.
 
     γ = 1 and λ = 0.95, clip 0.2 for policy and values, advantages whitened over the batch, and 0.05 · (log π_old - log π_ref)
-    off the reward of every token. The reward has judged an answer that was cut off as it is, so nothing is bootstrapped.
+    subtracted from the reward of every token. The reward scores a truncated answer as it is, so nothing is bootstrapped.
     Four passes over a batch, as in the code of arXiv 1909.08593.
     """
     return Algorithm(

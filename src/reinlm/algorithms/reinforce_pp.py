@@ -13,13 +13,14 @@ from reinlm.objectives import KL, Clip, Returns, TokenRatio, Whitened, token_mea
     formula=r"\hat A_t = \frac{G_t - \mathrm{mean}(G)}{\mathrm{std}(G)}, \qquad G_t = R_t + G_{t+1}, \qquad"
     r" R_t = 1[t = T]\, R - \beta \log\frac{\pi_{old}(y_t)}{\pi_{ref}(y_t)}",
     use="Single answers to many prompts: the baseline is the batch, so a group may have one answer.",
-    fails="One baseline for easy and hard prompts alike: an easy prompt's answers are always praised. With groups of "
+    fails="One baseline for easy and hard prompts alike: all answers to an easy prompt get positive advantages. With groups of "
     "answers the whitened group mean is better: advantage={whitened: group_center}, with the KL in the loss.",
 )
 def reinforce_pp() -> Algorithm:
     """PPO with returns whitened over the batch in place of a critic, and a weaker KL in the reward.
 
-    β = 0.001 as in the paper's later version, clip 0.2, γ = 1.
+    β = 0.001 as in the paper's later version, clip 0.2, γ = 1. Four passes as for PPO are a choice of this
+    library.
     """
     return Algorithm(
         name="reinforce_pp",

@@ -12,13 +12,13 @@ from reinlm.objectives import KL, LeaveOneOut, NoGate, TokenRatio, sequence_sum
     equation="A_i = R_i - mean of the other answers,   R_i = R(y_i) - β Σ_t log π_old/π_ref",
     formula=r"A_i = R_i - \frac{1}{G-1} \sum_{j \ne i} R_j, \qquad R_i = R(y_i) - \beta \sum_t"
     r" \log\frac{\pi_{old}(y_{i,t})}{\pi_{ref}(y_{i,t})}",
-    use="One update a batch and a reward for whole answers: the least machinery that is unbiased, with 2 to 8 answers "
-    "a prompt.",
-    fails="Nothing bounds the ratio, so several updates of one batch go astray; watch ratio/max. The KL is summed over "
-    "the answer, so long answers pay more of it.",
+    use="One update a batch and a reward for whole answers: the simplest unbiased estimator, with 2 to 8 answers "
+    "per prompt.",
+    fails="Nothing bounds the ratio, so several updates of one batch may diverge; watch ratio/max. The KL is summed over "
+    "the answer, so long answers are penalised more.",
 )
 def rloo() -> Algorithm:
-    """REINFORCE against the mean of the other answers, with the KL to the reference taken off each answer's reward.
+    """REINFORCE against the mean of the other answers, with the KL to the reference subtracted from each answer's reward.
 
     β = 0.03 as for TL;DR in the paper (0.1 for HH), 2 or 4 answers a prompt.
     """

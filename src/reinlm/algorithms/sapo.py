@@ -13,13 +13,12 @@ from reinlm.objectives import GroupStandardize, Soft, TokenRatio, sequence_mean
     formula=r"J(\theta) = \frac{1}{S} \sum_i \frac{1}{L_i} \sum_t \frac{4}{\tau}\, \sigma\big(\tau (r_{i,t} -"
     r" 1)\big) A_i, \qquad"
     r" \tau = \tau_{pos}\ \text{if}\ A_i > 0\ \text{else}\ \tau_{neg}",
-    use="Several updates a batch where a clip throws away too many tokens: the gradient fades, and no token is "
-    "lost at once.",
-    fails="Nothing ends a gradient, so a far token still pulls a little; with tau_neg below tau_pos training is "
-    "unstable (§5).",
+    use="Several updates a batch where a clip removes the gradient of too many tokens: here it decreases smoothly.",
+    fails="No gradient becomes exactly 0, so tokens with extreme ratios keep a small influence; with tau_neg below "
+    "tau_pos training is unstable (§5).",
 )
 def sapo() -> Algorithm:
-    """GRPO with a gate that closes smoothly, sooner for punished tokens, and no KL.
+    """GRPO with a soft gate instead of the clip, narrower for tokens with negative advantage, and no KL.
 
     τ = 1.0 for A > 0 and 1.05 otherwise, four updates a batch, as in §5.1.
     """

@@ -15,13 +15,14 @@ from reinlm.objectives import KL, Clip, GroupCenter, OffPolicyMask, TokenRatio, 
     r" - \beta\, r_{i,t}\, k_3 \Big], \qquad M_{i,t} = 0\ \text{iff}\ A_{i,t} < 0\ \text{and}\ \frac{1}{L_i} \sum_t"
     r" \log\frac{\pi_{roll}}{\pi_\theta} > \delta",
     use="Many updates a batch, samples of older weights, or an engine that computes otherwise than the trainer.",
-    fails="δ too low drops most of what is punished: watch sequence_mask/dropped. The paper gives neither δ nor β.",
+    fails="δ too low drops most answers with negative advantage: watch sequence_mask/dropped. The paper gives neither δ nor β.",
 )
 def scaling_grpo() -> Algorithm:
-    """GRPO with an unbiased KL, a mask for punished answers that the policy has left behind, and undivided advantages.
+    """GRPO with an unbiased KL, the off-policy sequence mask, and advantages that are not divided by the deviation.
 
-    β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, keeping the router's
-    choices and the sampler's kept set, are the engine's to record.
+    β and δ are not disclosed: 0.001 as for DeepSeek-R1, and 0.1 nats a token. Its two other parts, routing replay and
+    the kept set of top-p sampling, need an engine that records them. §3.1
+    splits a batch into several mini-batches for as many gradient steps and gives no number: four, as for GSPO.
     """
     return Algorithm(
         name="scaling_grpo",
@@ -31,5 +32,5 @@ def scaling_grpo() -> Algorithm:
         kl=KL(estimator="k3_unbiased", coefficient=0.001),
         weights=sequence_mean,
         sequence_mask=OffPolicyMask(threshold=0.1),
-        updates=Updates(passes=1, minibatches=1),
+        updates=Updates(passes=1, minibatches=4),
     )

@@ -1,4 +1,4 @@
-"""The application that commands register with, and what every command does with Ctrl-C."""
+"""The typer application, and the handling of Ctrl-C that all commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs: train, score, sample. Each puts its words into one tree of settings and calls the verb of `reinlm.api`."""
+"""The verbs: each merges recipe, flags and overrides into one mapping and calls the function of `reinlm.api`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 import reinlm
 from reinlm.cli.app import command
+from reinlm.cli.messages import complain
 from reinlm.cli.options import (
     Arguments,
     AsJson,
@@ -42,7 +43,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, then RL, before your eyes; about two minutes."""
+    """A tiny model from scratch: SFT, then RL, with a report; about two minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
@@ -109,6 +110,7 @@ def evaluate(
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -119,7 +121,10 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    result = reinlm.evaluate(recipe=_tree(arguments, flags | _given({"output": output and str(output)})))
+    tree = _tree(arguments, flags | _given({"output": output and str(output)}))
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
+    for note in result.notes:
+        complain(note, None, "note: ")
     if as_json:
         typer.echo(json.dumps(result.metrics))
     else:
@@ -151,12 +156,14 @@ def generate(
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
     for answers in reinlm.generate(recipe=_tree(arguments, flags)):
-        for completion, end in zip(answers.completions, answers.ends, strict=True):
+        for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
-                row = {"prompt": answers.prompt, "completion": completion, "end": end}
+                row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
                 typer.echo(json.dumps(row, ensure_ascii=False))
             else:
                 typer.echo(completion)
+                if failed:
+                    complain(f"this episode ended by an error: {end}", None, "note: ")
 
 
 @command()
@@ -180,7 +187,7 @@ def classical(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
     ] = False,
-    as_list: Annotated[bool, typer.Option("--list", help="What there is to learn with.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -224,7 +231,7 @@ def classical(
     typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
 
 
-# ------------------------------------------------------------------------------------------------ from words to settings
+# ------------------------------------------------------------------------------------------------ command line to settings
 
 
 def _flags(
@@ -237,7 +244,7 @@ def _flags(
     output: Path | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """What the flags say, where the configuration has it; `others` stand by their own names."""
+    """The flags as configuration sections; `others` keep their names."""
     return _given(
         {
             "model": model,
@@ -252,7 +259,7 @@ def _flags(
 
 
 def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Recipe, then flags, then overrides: the later wins."""
+    """Merge recipe, flags and overrides; later ones take precedence."""
     from reinlm.recipe import over, override, read
 
     words = list(arguments or [])

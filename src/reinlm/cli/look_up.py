@@ -1,4 +1,4 @@
-"""Commands that tell what there is: algorithms and metrics."""
+"""The commands `algorithms` and `metrics`, which print documentation."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from reinlm.errors import InputError
 
 @command()
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="One of them; by default the whole ladder.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An algorithm; by default a table of all.")] = None,
     as_json: AsJson = False,
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,
 ) -> None:
     """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
-    from reinlm.algorithms.ladder import page as write_page
-    from reinlm.algorithms.ladder import table, told
+    from reinlm.algorithms.ladder import algorithm_details, table
+    from reinlm.algorithms.ladder import algorithms_page as write_page
 
     if page and (name or as_json):
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
     if page:
         typer.echo(write_page(), nl=False)
     elif as_json:
-        typer.echo(json.dumps(told(name) if name else table(), ensure_ascii=False))
+        typer.echo(json.dumps(algorithm_details(name) if name else table(), ensure_ascii=False))
     elif name:
-        print_algorithm(told(name))
+        print_algorithm(algorithm_details(name))
     else:
         print_ladder(table())
 
@@ -44,16 +44,16 @@ def metrics(
 ) -> None:
     """What a metric measures, what is healthy, and what a bad value means."""
     from reinlm.errors import unknown
-    from reinlm.metrics import METRICS, describe
-    from reinlm.metrics import page as write_page
+    from reinlm.metrics import METRICS, find_metric
+    from reinlm.metrics import metrics_page as write_page
 
     if page == (name is not None):
         raise InputError("metrics takes either a NAME or --page")
     if name is None:
         typer.echo(write_page(), nl=False)
         return
-    info = describe(name)
+    info = find_metric(name)
     if info is None:
         raise unknown("metric", name, METRICS)
-    told = {"unit": info.unit, "meaning": info.meaning, "healthy": info.healthy, "bad": info.bad}
-    typer.echo("\n".join([name, *(f"{label:8} {text}" for label, text in told.items() if text)]))
+    fields = {"unit": info.unit, "meaning": info.meaning, "healthy": info.healthy, "bad": info.bad}
+    typer.echo("\n".join([name, *(f"{label:8} {text}" for label, text in fields.items() if text)]))

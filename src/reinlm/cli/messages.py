@@ -1,4 +1,4 @@
-"""What the command line says of words that it does not understand, and of errors."""
+"""Messages of the command line for arguments that cannot be parsed, and for errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 from reinlm.errors import nearest
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What the parser raises; typer brings its own copy of click, which it does not export."""
+"""The parser's exceptions; typer contains its own copy of click, which it does not export."""
 
 
 def explain(error: Exception) -> tuple[str, str | None]:
-    """One line for what the parser did not understand, and the nearest thing that it would."""
+    """(message, hint) for a parser error; the hint gives the most similar valid name."""
     context: Any = getattr(error, "ctx", None)
     words = getattr(error, "option_name", None) or getattr(error, "param", None)
     if isinstance(words, str):
@@ -32,7 +32,7 @@ def explain(error: Exception) -> tuple[str, str | None]:
 
 
 def _elsewhere(option: str, classical: bool) -> str | None:
-    """What an option of another library is here; keys are given as KEY=VALUE."""
+    """A hint with our name for an option of another library."""
     from reinlm.aliases import alias_hint
 
     hint = alias_hint([option.lstrip("-").replace("-", "_")], classical=classical)

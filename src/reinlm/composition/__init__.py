@@ -1,11 +1,14 @@
-"""What named algorithms are made of: the five choices and the switches around them, and how they meet the data."""
+"""`Algorithm` and the choices that it is composed of: parsing from recipes, checks, filters, shapers, metrics."""
+
+from typing import TYPE_CHECKING
 
 from reinlm.composition import metrics as metrics  # importing the composition declares its metrics
 from reinlm.composition.algorithm import Algorithm, AlgorithmState, Objective
-from reinlm.composition.choices import compose, describe
+from reinlm.composition.choices import algorithm_spec, compose
 from reinlm.composition.composition import Updates
 from reinlm.composition.filters import GroupFilter, MixedOutcomes, with_first_reward
 from reinlm.composition.shapers import MissingEnd, Shaper, SoftOverlong, shaped
+from reinlm.renamed import renamed
 
 __all__ = [
     "Algorithm",
@@ -17,8 +20,11 @@ __all__ = [
     "Shaper",
     "SoftOverlong",
     "Updates",
+    "algorithm_spec",
     "compose",
-    "describe",
     "shaped",
     "with_first_reward",
 ]
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"describe": "reinlm.composition:algorithm_spec"})

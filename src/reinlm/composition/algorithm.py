@@ -1,7 +1,12 @@
-"""One update, five choices: how the choices meet the data.
+"""`Algorithm`: computes rewards, advantages, loss and state of an update from the five choices.
 
-feedback -> charge (constraints, KL in the reward) -> advantage (whole batch) -> prepare (one optimizer step) -> loss (a slice)
--> advance (after the batch)
+The trainer calls, in this order:
+
+    adjust_rewards    whole batch: constraints, KL in the reward, overlong filter
+    advantage         whole batch
+    prepare           one optimizer step: weights, corrections, selections
+    loss              one micro-batch of whole sequences
+    advance           after the batch: adaptive coefficients
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from reinlm.objectives import (
 )
 from reinlm.objectives.kl import FULL
 from reinlm.objectives.ratios import precise
+from reinlm.renamed import RenamedAttribute
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
@@ -42,24 +48,24 @@ __all__ = ["OVERLONG", "Algorithm", "AlgorithmState", "Objective", "Updates"]
 
 @dataclass(frozen=True)
 class AlgorithmState:
-    """What moves while an algorithm runs; the checkpoint holds it."""
+    """The state of an algorithm during a run: counters and adaptive coefficients. Checkpoints store it."""
 
     updates: int = 0
-    """Optimizer steps of the policy: its version."""
+    """Optimizer steps of the policy so far."""
     batches: int = 0
-    """Collected batches."""
+    """Batches collected so far."""
     kl_coefficients: tuple[float, ...] = ()
-    """Of each tie in `Algorithm.ties`."""
+    """The current coefficient of each KL in `Algorithm.active_kl`."""
     entropy_coefficient: float = 0.0
     entropy_counts: bool = True
     """Whether the entropy bonus counts in this batch."""
     multipliers: tuple[float, ...] = ()
-    """Of each constraint in `Algorithm.constraints`."""
+    """The current Lagrange multiplier of each constraint in `Algorithm.constraints`."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What the padded adapter returns."""
+    """The result of `Algorithm.objective`: the loss and its metrics."""
 
     loss: Float[Tensor, ""]
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -69,19 +75,21 @@ class Objective:
 class Algorithm(Composition):
     """loss = Σ_t w_t · ( gate(ratio_t, advantage_t) + β · KL_t ), with each choice a value that can be swapped.
 
-    Frozen: what moves is in `AlgorithmState`. Raises ValueError for choices that contradict one another.
+    Frozen: changing values are in `AlgorithmState`. Raises ValueError for choices that contradict one another.
     """
 
     # ------------------------------------------------------------------------------------------ before an update
 
     def initial_state(self) -> AlgorithmState:
         return AlgorithmState(
-            kl_coefficients=tuple(kl.coefficient for kl in self.ties),
+            kl_coefficients=tuple(kl.coefficient for kl in self.active_kl),
             entropy_coefficient=self.entropy.coefficient if self.entropy else 0.0,
             multipliers=tuple(constraint.multiplier for constraint in self.constraints),
         )
 
-    def charge(
+    charge = RenamedAttribute("adjust_rewards")
+
+    def adjust_rewards(
         self,
         feedback: Feedback,
         state: AlgorithmState,
@@ -89,7 +97,9 @@ class Algorithm(Composition):
         ref_logprobs: Float[Tensor, " tokens"] | None,
         full_kl: Float[Tensor, " tokens"] | None = None,
     ) -> Feedback:
-        """The feedback with adjusted rewards: less costs and every KL in the reward, and without answers filtered beforehand.
+        """Subtract constraint costs and every KL in the reward, and apply the filter `filter_before_baseline`.
+
+        Returns the feedback with `adjusted_rewards` and its kin set; the earned rewards stay unchanged.
 
         `full_kl` is the divergence of the policy from its reference over the vocabulary at the state of each token, measured
         before the first update (`needs_full_kl_in_reward`), in the direction that `full_directions` gives.
@@ -101,7 +111,7 @@ class Algorithm(Composition):
         if "teacher" in self.advantage.needs and old_logprobs is not None:
             feedback = replace(feedback, old_logprobs=old_logprobs.double())
         feedback = self._constrain(feedback, state)
-        for kl, coefficient in zip(self.ties, state.kl_coefficients, strict=True):
+        for kl, coefficient in zip(self.active_kl, state.kl_coefficients, strict=True):
             if kl.in_loss:
                 continue
             if kl.estimator == "full":
@@ -122,7 +132,7 @@ class Algorithm(Composition):
         return feedback
 
     def _constrain(self, feedback: Feedback, state: AlgorithmState) -> Feedback:
-        """Adjusted rewards with the costs off them; process rewards are divided as outcomes are, so that their shares stay."""
+        """Subtract the costs. Process rewards are divided by the same factor as outcomes, which keeps their proportion."""
         if not self.constraints:
             return feedback
         try:
@@ -138,7 +148,7 @@ class Algorithm(Composition):
         )
 
     def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
-        """Which episodes reach the loss: those with a reward, and with `overlong` filtering those that ended."""
+        """[E] bool: the episodes in the loss: those with a reward and, with `overlong` filtering, not truncated."""
         kept = ~feedback.effective_rewards.isnan()
         if self.overlong != KEEP and feedback.truncated is not None:
             kept = kept & ~feedback.truncated
@@ -159,10 +169,10 @@ class Algorithm(Composition):
         counts: Counts | None = None,
         seed: int = 0,
     ) -> Signals:
-        """What one optimizer step needs, computed once and without gradient.
+        """Compute the constants of one optimizer step, without gradient.
 
-        `counts` are those of the whole step over all ranks; by default those of `layout`. `seed` decides selections that
-        are drawn. `columns` are further constants of each token, for loss terms. Raises ValueError where log-probabilities or
+        `counts` are those of the whole step over all ranks; by default those of `layout`. `seed` seeds random selections.
+        `columns` are further per-token constants for loss terms. Raises ValueError where log-probabilities or
         columns that the algorithm needs are missing, or where any tensor carries a gradient.
         """
         given = {
@@ -194,7 +204,9 @@ class Algorithm(Composition):
         def missing(name: str) -> bool:
             return given[name] is None
 
-        if missing("ref_logprobs") and any("ref_logprobs" in KLTerm(kl, 1.0).needs for kl in self.ties if kl.in_loss):
+        if missing("ref_logprobs") and any(
+            "ref_logprobs" in KLTerm(kl, 1.0).needs for kl in self.active_kl if kl.in_loss
+        ):
             raise ValueError(f"{self.name} ties the policy to a reference: ref_logprobs is missing (or take kl=None)")
         if missing("rollout_logprobs") and (self.corrections or self.ratio.against == "rollout"):
             raise ValueError(f"{self.name} corrects for the sampler: rollout_logprobs is missing")
@@ -219,8 +231,8 @@ class Algorithm(Composition):
     ) -> Loss:
         """The policy's loss of a slice of one optimizer step; slices add up.
 
-        Gradients flow through `logprobs` and what `reinlm.objectives.PolicyDistribution` holds alone. Raises
-        ValueError where an entropy bonus, a KL over the full distribution, or a term, finds none.
+        Only `logprobs` and the fields of `reinlm.objectives.PolicyDistribution` carry gradients. Raises
+        ValueError where a measurement that an entropy bonus, a full KL or a loss term needs is missing.
         """
         full = {"reference": full_kl, "old": full_old_kl, "teacher": full_teacher_kl}
         distribution = PolicyDistribution(entropy, {anchor: x for anchor, x in full.items() if x is not None})
@@ -248,12 +260,12 @@ class Algorithm(Composition):
         if distribution.entropy is None and "entropy" in term_needs(terms):
             what = "an entropy bonus" if self.entropy is not None else "a loss term that reads entropy"
             raise ValueError(f"{self.name} has {what}: the entropy of each token is missing")
-        for kl in self.ties:
+        for kl in self.active_kl:
             if kl.in_loss and kl.estimator == "full" and kl.anchor not in distribution.full_kl:
                 raise ValueError(f"{self.name} has a KL over the full distribution: {FULL[kl.anchor]}")
 
     def terms_in_force(self, state: AlgorithmState) -> tuple[LossTerm, ...]:
-        """The loss terms with the coefficients of a state, without an entropy bonus that does not count in its batch."""
+        """The loss terms with the coefficients of `state`; the entropy bonus only where the state enables it."""
         return self.loss_terms(state.kl_coefficients, state.entropy_coefficient if state.entropy_counts else None)
 
     def critic_loss(self, values: Float[Tensor, " tokens"], signals: Signals) -> Loss:
@@ -281,12 +293,12 @@ class Algorithm(Composition):
         """The state after a batch, from detached measurements.
 
         `kl` holds for each tie its measured divergence in nats, per token and per sequence (0 where its controller does not
-        look); `entropy` is the mean over the tokens of the batch. `costs` holds the mean outcome of each named reward over the
+        read it); `entropy` is the mean over the tokens of the batch. `costs` holds the mean outcome of each named reward over the
         answers of the batch that have one; a constraint whose reward no answer got keeps its multiplier.
         """
         batches = state.batches + 1
         coefficients = list(state.kl_coefficients)
-        for index, tie in enumerate(self.ties):
+        for index, tie in enumerate(self.active_kl):
             if tie.controller is not None:
                 per_token, per_sequence = kl[index] if kl else (0.0, 0.0)
                 if tie.controller.needs_kl and not kl:
@@ -307,7 +319,7 @@ class Algorithm(Composition):
         return AlgorithmState(state.updates + updates, batches, tuple(coefficients), bonus, counts, multipliers)
 
     def state_metrics(self, state: AlgorithmState) -> dict[str, float]:
-        """What a log should say of the state in which a batch was trained on: the multiplier of each constraint."""
+        """Metrics of the state before a batch: the multiplier of each constraint."""
         pairs = zip(self.constraints, state.multipliers, strict=True)
         return {f"constraint/{constraint.reward}/multiplier": multiplier for constraint, multiplier in pairs}
 
@@ -337,7 +349,7 @@ class Algorithm(Composition):
     ) -> Objective:
         """The padded adapter: tensors [B, T] with a mask that is True on tokens that the policy chose.
 
-        What stands at masked positions, infinity and NaN included, changes nothing. `advantages` is [B, T] or [B];
+        Values at masked positions, infinity and NaN included, have no effect. `advantages` is [B, T] or [B];
         `groups` numbers the prompt of each row (for prompt means). With `values` (and their `returns`) the critic's loss is
         added. Raises ValueError for shapes that do not agree.
         """

@@ -1,4 +1,4 @@
-"""From what a recipe says to the choices themselves, and back; strings stop here."""
+"""Convert between the values in a recipe and choice objects, in both directions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from reinlm.composition import filters, shapers  # noqa: F401  they register the
 from reinlm.composition.algorithm import OVERLONG, Algorithm
 from reinlm.errors import InputError, unknown
 from reinlm.objectives import CHOICES, KL
+from reinlm.objectives.earlier import EARLIER
 
 LISTS = {
     "corrections": "correction",
@@ -23,13 +24,11 @@ LISTS = {
     "shapers": "shaper",
     "filters": "filter",
 }
-"""Fields that hold any number of choices, and of what kind."""
+"""Fields of `Algorithm` that hold a tuple of choices, and the kind of these."""
 OPTIONAL = ("sequence_mask", "selection", "entropy", "critic")
-"""Fields that null switches off."""
+"""Fields that may be null."""
 FIELDS = ("advantage", "ratio", "gate", "weights", "kl", *LISTS, *OPTIONAL, "overlong", "name")
-"""What a recipe may change."""
-RENAMED = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
-"""Values of choices by the names that recipes of 0.1 used, and the names that they go by; both are read."""
+"""Fields of `Algorithm` that a recipe may set."""
 
 
 def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
@@ -49,11 +48,11 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
         raise InputError(f"algorithm {base.name}: {error}") from error
 
 
-def describe(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm as a recipe would say it, every choice spelled out; for configuration files.
+def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
+    """The algorithm as a mapping in recipe syntax with every choice explicit, for config.yaml.
 
-    `reinlm.algorithms.resolve` rebuilds from it what a named algorithm and named choices made; a choice from outside
-    the library is named by its class alone.
+    `reinlm.algorithms.resolve` builds an equal algorithm from it, if all choices are registered; of other choices it holds
+    the class name and the fields.
     """
     tree: dict[str, Any] = {"base": algorithm.base or algorithm.name}
     if algorithm.base:
@@ -63,12 +62,12 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
         if key == "kl":
             tree[key] = [_values_of(kl) for kl in value] if isinstance(value, tuple) else value and _values_of(value)
         else:
-            tree[key] = [spell(item) for item in value] if key in LISTS else spell(value)
+            tree[key] = [choice_spec(item) for item in value] if key in LISTS else choice_spec(value)
     return tree
 
 
-def spell(choice: Any) -> Any:
-    """A choice as a recipe would say it: a name, or {name: its values}."""
+def choice_spec(choice: Any) -> Any:
+    """A choice in recipe syntax: a name, or {name: values}."""
     if choice is None or isinstance(choice, str):
         return choice
     known = {made: name for options in CHOICES.values() for name, made in options.items()}
@@ -79,7 +78,7 @@ def spell(choice: Any) -> Any:
 
 def _values_of(choice: Any) -> dict[str, Any]:
     values = ((member, getattr(choice, member.name)) for member in fields(choice))
-    return {member.name: spell(value) if "kind" in member.metadata else value for member, value in values}
+    return {member.name: choice_spec(value) if "kind" in member.metadata else value for member, value in values}
 
 
 def _choice(key: str, value: Any, base: Algorithm) -> Any:
@@ -126,7 +125,7 @@ def _build(kind: str, spec: Any) -> Any:
     elif isinstance(spec, Mapping) and len(spec) == 1 and next(iter(spec)) in options:
         name, given = next(iter(spec.items()))
     elif kind in OPTIONAL and len(options) == 1 and isinstance(spec, Mapping | list | tuple | float | int):
-        name, given = next(iter(options)), spec  # there is no other: its values are enough
+        name, given = next(iter(options)), spec  # the only choice of its kind: the name may be left out
     elif isinstance(spec, Mapping) and len(spec) == 1:
         name, given = next(iter(spec.items()))
     elif not isinstance(spec, type | Mapping) and _is_choice(kind, spec):
@@ -146,7 +145,7 @@ def _build(kind: str, spec: Any) -> Any:
 
 
 def _is_choice(kind: str, made: Any) -> bool:
-    """Whether an object is a choice of this kind, or one from outside the library, of which nothing is known."""
+    """Whether an object is a registered choice of this kind, or an unregistered callable or dataclass."""
     homes = [home for home, options in CHOICES.items() if made in options.values() or type(made) in options.values()]
     if homes:
         return kind in homes
@@ -186,7 +185,7 @@ def _values(name: str, build: Any, given: Any) -> dict[str, Any]:
 
 def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """The name by which a value goes, with a warning where the recipe says an earlier one."""
-    new = RENAMED.get(key, key)
+    new = EARLIER.get(key, key)
     if key in members or new not in members:
         return key
     if new in given:

@@ -1,4 +1,4 @@
-"""Choices that contradict one another, refused with the reason; and choices that a user should be warned of."""
+"""Checks of combined choices: contradictions raise an error with the reason, doubtful ones give a warning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def refuse_contradictions(algorithm: Composition) -> None:
-    """Raise ValueError, with a sentence that says why, for the first contradiction."""
+    """Raise ValueError, with the reason, for the first contradiction."""
     for check in (_ratio_and_weights, _ratio_and_corrections, _ties, _rewards, _critic, _nothing):
         check(algorithm)
 
@@ -57,7 +57,7 @@ def _ratio_and_corrections(algorithm: Composition) -> None:
 
 def _ties(algorithm: Composition) -> None:
     for anchor in ("reference", "old", "teacher"):
-        to_anchor = [kl for kl in algorithm.ties if kl.anchor == anchor]
+        to_anchor = [kl for kl in algorithm.active_kl if kl.anchor == anchor]
         if len(to_anchor) > 1 and not is_pair(to_anchor):
             raise ValueError(
                 f"two KL terms tie the policy to the same {anchor} policy, so the tie counts twice; keep it in the reward "
@@ -71,7 +71,7 @@ def _ties(algorithm: Composition) -> None:
             )
         if len(to_anchor) > 1 and any(kl.allow_reward_alone for kl in to_anchor):
             raise ValueError("allow_reward_alone has no effect, because the KL stands in the loss too; leave it out")
-    for kl in algorithm.ties:
+    for kl in algorithm.active_kl:
         if kl.placement == "token_reward" and not algorithm.advantage.sums_rewards:
             raise ValueError(
                 f"a KL in the reward of every token needs an advantage that sums rewards over time (returns, gae, n_step, "
@@ -81,7 +81,7 @@ def _ties(algorithm: Composition) -> None:
 
 
 def is_pair(ties: list[KL]) -> bool:
-    """Whether one full KL stands both in the reward and in the loss, the single case in which it is not counted twice."""
+    """Whether the two are the same full KL in the reward and in the loss, which together are the exact gradient."""
     if len(ties) != 2 or ties[0].estimator != "full" or ties[0].in_loss == ties[1].in_loss:
         return False
     first, second = (replace(kl, placement="loss", allow_reward_alone=False) for kl in ties)
@@ -92,7 +92,7 @@ def _rewards(algorithm: Composition) -> None:
     advantage, name = algorithm.advantage, type(algorithm.advantage).__name__
     if not advantage.reads_rewards:
         idle = {
-            "a KL in the sequence_reward": any(kl.placement == "sequence_reward" for kl in algorithm.ties),
+            "a KL in the sequence_reward": any(kl.placement == "sequence_reward" for kl in algorithm.active_kl),
             "a constraint": bool(algorithm.constraints),
             "a shaper": bool(algorithm.shapers) and "named_rewards" not in advantage.needs,
         }
@@ -111,12 +111,12 @@ def _rewards(algorithm: Composition) -> None:
 
 
 def _nothing(algorithm: Composition) -> None:
-    if isinstance(algorithm.advantage, TeacherLogRatio) and any(kl.anchor == "teacher" for kl in algorithm.ties):
+    if isinstance(algorithm.advantage, TeacherLogRatio) and any(kl.anchor == "teacher" for kl in algorithm.active_kl):
         raise ValueError(
             "the advantage follows the KL to the teacher by samples, and the loss over the vocabulary, so it counts twice; "
             "take advantage=none beside the KL to the teacher, or kl=null"
         )
-    in_loss = any(kl.in_loss for kl in algorithm.ties) or algorithm.terms or algorithm.entropy
+    in_loss = any(kl.in_loss for kl in algorithm.active_kl) or algorithm.terms or algorithm.entropy
     if isinstance(algorithm.advantage, NoAdvantage) and not in_loss:
         raise ValueError("there is nothing to learn: no advantage, no KL in the loss, no entropy bonus and no term")
 
@@ -135,29 +135,29 @@ _CUTS = (NStep, VTrace)
 
 
 def cautions(algorithm: Composition) -> tuple[str, ...]:
-    """What is accepted, and does less than its name promises: one sentence each."""
-    told = []
-    for kl in algorithm.ties:
+    """Warnings about accepted choices that have less effect than expected, one sentence each."""
+    found = []
+    for kl in algorithm.active_kl:
         if kl.allow_reward_alone:
-            told.append(
+            found.append(
                 "a full KL in the reward alone lacks the pull at each token's own state, and for answers of one token has no "
                 "effect; add the same KL in the loss for the exact gradient"
             )
         if not kl.in_loss and kl.estimator in {"k2", "k3"}:
-            told.append(
+            found.append(
                 f"{kl.estimator} as a constant in the reward does not follow the divergence that it estimates: near the "
                 "reference it hardly pulls at all; k1 follows it"
             )
-    if is_pair([kl for kl in algorithm.ties if kl.anchor == "reference"]) and not _rewards_undivided(algorithm):
-        told.append(
+    if is_pair([kl for kl in algorithm.active_kl if kl.anchor == "reference"]) and not _rewards_undivided(algorithm):
+        found.append(
             "a full KL in reward and loss is the exact gradient where γ = λ = 1 and advantages are not divided; "
             f"{type(algorithm.advantage).__name__} discounts, cuts or divides them"
         )
-    return tuple(told)
+    return tuple(found)
 
 
 def _rewards_undivided(algorithm: Composition) -> bool:
-    """Whether rewards reach advantages as they are, less a baseline."""
+    """Whether the advantage is the reward minus a baseline, without discounting, cutting or scaling."""
     advantage = algorithm.advantage
     fractions = (getattr(advantage, "gamma", 1.0), getattr(advantage, "gae_lambda", 1.0))
     return fractions == (1.0, 1.0) and not isinstance(advantage, _DIVIDES + _CUTS)

@@ -1,4 +1,4 @@
-"""The choices that an algorithm is made of, and what they ask of whoever runs it."""
+"""The fields of `Algorithm`, and which measurements they require from the trainer."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from reinlm.objectives import (
     Ratio,
     Selection,
 )
+from reinlm.renamed import RenamedAttribute
 
 KEEP, BEFORE, AFTER = "keep", "filter_before_baseline", "filter_after_baseline"
 OVERLONG = (KEEP, BEFORE, AFTER)
-"""What becomes of answers that a limit cut off."""
+"""The ways to treat truncated answers."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How many updates a paper makes of one collected batch: every minibatch of every pass is one.
+    """How often a paper updates on one collected batch: passes times minibatches.
 
     Example: DAPO's 16 updates of 512 answers each, of the 8,192 of a batch: Updates(passes=1, minibatches=16)
     """
 
     passes: int = 1
-    """Times that each answer is trained on."""
+    """How often each answer is trained on."""
     minibatches: int = 1
-    """Parts of whole groups that a pass is split into."""
+    """Number of parts that a pass is split into; groups are not split."""
 
     def __post_init__(self) -> None:
         if self.passes < 1 or self.minibatches < 1:
@@ -55,39 +56,39 @@ class Composition:
     """The fields of `Algorithm`, each a value that can be swapped. Raises ValueError for choices that contradict one another."""
 
     name: str
-    """What it is called; free for a changed one."""
+    """Its name; a changed algorithm may have any."""
     advantage: Advantage
     ratio: Ratio
     gate: Gate
     weights: Aggregation
     kl: KL | tuple[KL, ...] | None = None
-    """What ties the policy to its reference or to its old weights; several with different anchors."""
+    """KL regularisation towards reference, old policy or teacher; a tuple for several anchors."""
     corrections: tuple[Correction, ...] = ()
-    """Weights for samples that the trainer's own policy would have drawn otherwise, one after the other."""
+    """Importance weights for samples of another policy, applied one after the other."""
     sequence_mask: OffPolicyMask | None = None
-    """Drops punished sequences that the policy has left behind."""
+    """Masks sequences with negative advantage whose probability has fallen far."""
     selection: Selection | None = None
-    """Tokens whose covariance with the advantage is treated apart."""
+    """Separate treatment of tokens with a high covariance of log-probability and advantage."""
     entropy: EntropyBonus | None = None
     terms: tuple[LossTerm, ...] = ()
-    """What else stands in the loss of each token; see `loss_terms`."""
+    """Further per-token loss terms; see `loss_terms`."""
     constraints: tuple[Lagrange, ...] = ()
     """Bounds on the means of named rewards."""
     critic: Critic | None = None
-    """How a critic learns; there is one exactly where the advantage needs it."""
+    """The critic's loss; set exactly where the advantage needs a critic."""
     overlong: str = KEEP
     """Answers that a limit cut off: "keep" them; "filter_before_baseline": they are in no statistic and no loss;
     "filter_after_baseline": their rewards still shape the baseline, their tokens are in no loss."""
     shapers: tuple[Shaper, ...] = ()
     """Added to the rewards before the advantage."""
     filters: tuple[GroupFilter, ...] = ()
-    """Which groups are trained on; dropped ones are sampled anew."""
+    """Decide which groups are trained on; dropped ones are replaced by new samples."""
     updates: Updates = Updates()
-    """Those of its paper; a trainer takes them where its user says nothing."""
+    """Updates per batch in its paper; the default of `training.passes` and `training.minibatches`."""
     source: str = ""
     """Paper and arXiv id."""
     base: str = ""
-    """The named algorithm that a renamed one changes; empty where `name` is its own."""
+    """For a renamed algorithm the named one that it was made from; empty otherwise."""
 
     def __post_init__(self) -> None:
         if self.overlong not in OVERLONG:
@@ -95,34 +96,36 @@ class Composition:
         check_terms(self.terms)
         refuse_contradictions(self)
 
-    # ------------------------------------------------------------------------------------------ what it needs
+    # ------------------------------------------------------------------------------------------ required measurements
+
+    ties = RenamedAttribute("active_kl")
 
     @property
-    def ties(self) -> tuple[KL, ...]:
-        """Every KL that can count."""
+    def active_kl(self) -> tuple[KL, ...]:
+        """Every KL in `kl` that is not switched off (coefficient 0 without a controller)."""
         given = self.kl if isinstance(self.kl, tuple) else () if self.kl is None else (self.kl,)
         return tuple(kl for kl in given if kl.active)
 
     def loss_terms(self, kl_coefficients: Sequence[float], entropy_coefficient: float | None) -> tuple[LossTerm, ...]:
-        """All that stands in the loss of each token beside the gate: every KL placed there, the entropy bonus, `terms`.
+        """The per-token loss terms beside the gate: every KL placed in the loss, the entropy bonus, `terms`.
 
-        `kl_coefficients` has one entry for each of `ties`, those in the reward included; without an `entropy_coefficient` there
-        is no bonus.
+        `kl_coefficients` has one entry for each of `active_kl`, those in the reward included; with
+        `entropy_coefficient=None` there is no bonus.
         """
-        ties = zip(self.ties, kl_coefficients, strict=True)
+        ties = zip(self.active_kl, kl_coefficients, strict=True)
         kls = (KLTerm(kl, coefficient, self.ratio.against) for kl, coefficient in ties if kl.in_loss)
         bonus = () if self.entropy is None or entropy_coefficient is None else (EntropyTerm(entropy_coefficient),)
         return (*kls, *bonus, *self.terms)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should be told before a run: choices that are accepted, and do less than their names promise."""
+        """Warnings to show before a run: accepted choices that have less effect than expected."""
         return cautions(self)
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a reference model has to be kept."""
-        return any(kl.anchor == "reference" for kl in self.ties) or "ref_logprobs" in self._needed_by_terms
+        """Whether a reference model is needed."""
+        return any(kl.anchor == "reference" for kl in self.active_kl) or "ref_logprobs" in self._needed_by_terms
 
     @property
     def needs_teacher(self) -> bool:
@@ -131,8 +134,8 @@ class Composition:
 
     @property
     def needs_ref_logprobs(self) -> bool:
-        """Whether the reference's log-probabilities of the samples are needed, and not its whole distribution alone."""
-        in_reward = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.ties if not kl.in_loss)
+        """Whether the reference's log-probabilities of the sampled tokens are needed, not only its full distribution."""
+        in_reward = any(kl.anchor == "reference" and kl.estimator != "full" for kl in self.active_kl if not kl.in_loss)
         return in_reward or "ref_logprobs" in self._needed_by_terms
 
     @property
@@ -150,9 +153,9 @@ class Composition:
 
     @property
     def needs_full_kl_in_reward(self) -> bool:
-        """Whether `charge` takes `full_kl`: of π_old and the reference, once a batch before its first update, no gradient.
+        """Whether `adjust_rewards` takes `full_kl` of π_old and the reference: once per batch, without gradient.
 
-        π_old is the policy as it stands before the first update, whose `old_logprobs` are measured in the same pass.
+        π_old is the policy before the first update of the batch; its `old_logprobs` are measured in the same pass.
         """
         return self._full("reference", in_loss=False)
 
@@ -172,18 +175,18 @@ class Composition:
 
     @property
     def full_directions(self) -> Mapping[str, str]:
-        """Of each anchor with a full KL its direction, for `full_divergence(log π, log anchor, direction)` at each state.
+        """The direction of the full KL to each anchor, for `full_divergence(log π, log anchor, direction)` at each state.
 
         log π and log anchor are over the vocabulary, at the sampling temperature. One anchor has one direction.
         """
-        return {kl.anchor: "forward" if kl.forward else "reverse" for kl in self.ties if kl.estimator == "full"}
+        return {kl.anchor: "forward" if kl.forward else "reverse" for kl in self.active_kl if kl.estimator == "full"}
 
     @property
     def needs_old_logprobs(self) -> bool:
-        """Whether old log-probabilities are needed even where an update is a single step, so that they are the current ones."""
+        """Whether old log-probabilities are needed even with one update per batch, where they equal the current ones."""
         by_batch = any(
             (not kl.in_loss and kl.estimator != "full") or (kl.controller and kl.anchor == "reference")
-            for kl in self.ties
+            for kl in self.active_kl
         )
         by_advantage = {"importance", "teacher"} & self.advantage.needs
         return bool(
@@ -208,15 +211,15 @@ class Composition:
     @property
     def needs_final_logprobs(self) -> bool:
         """Whether the divergence from the old policy is measured again once an update is done."""
-        return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.ties)
+        return any(kl.anchor == "old" and kl.controller and kl.controller.needs_kl for kl in self.active_kl)
 
     @property
     def _needed_by_terms(self) -> frozenset[str]:
-        return term_needs(self.loss_terms([kl.coefficient for kl in self.ties], 0.0))
+        return term_needs(self.loss_terms([kl.coefficient for kl in self.active_kl], 0.0))
 
     def _full(self, anchor: str, *, in_loss: bool) -> bool:
-        return any(kl.estimator == "full" and kl.anchor == anchor and kl.in_loss == in_loss for kl in self.ties)
+        return any(kl.estimator == "full" and kl.anchor == anchor and kl.in_loss == in_loss for kl in self.active_kl)
 
 
 KNOWN = ("old_logprobs", "rollout_logprobs", "ref_logprobs", "teacher_logprobs")
-"""Signals that a term may need."""
+"""Signals that a loss term may name in `needs`."""

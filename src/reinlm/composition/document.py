@@ -1,4 +1,4 @@
-"""Choices and their differences in a few words, and every choice by its name: what pages and tables say of them."""
+"""Choices as short text and as Markdown tables, for the terminal, JSON and `docs/algorithms.md`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from reinlm.composition.algorithm import Algorithm, Updates
-from reinlm.composition.choices import describe, spell
+from reinlm.composition.choices import algorithm_spec, choice_spec
 from reinlm.objectives import CHOICES, KL
 from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 
 
 def short(choice: Any) -> str:
-    """A choice in a few words: its name, and its values where they say something.
+    """A choice as short text: its name and its most important values.
 
     Example:
         >>> short({"clip": {"low": 0.2, "high": 0.28, "dual": None}})
@@ -40,33 +40,32 @@ _TELLING = {
     "off_policy": ("threshold",),
     "gae": ("gamma", "gae_lambda"),
 }
-"""Values that a short form gives."""
+"""The values that `short` shows, by choice."""
 
 
 def short_kl(kl: Any) -> str:
-    """Every tie in a few words: direction where one is said, estimator, coefficient, anchor and place.
+    """Every KL as short text: direction where one is set, estimator, coefficient, anchor and placement.
 
     Example:
         >>> short_kl({"estimator": "k3", "coefficient": 0.04, "anchor": "reference", "placement": "loss", "controller": None,
         ...           "direction": None, "allow_reward_alone": False})
         'k3 0.04 in loss'
     """
-    ties = kl if isinstance(kl, list) else [kl] if kl else []
     words = []
-    for tie in ties:
-        to = "" if tie["anchor"] == "reference" else f"to {tie['anchor']}, "
-        toward = f"{tie['direction']} " if tie["direction"] else ""
-        moves = " adaptive" if tie["controller"] else ""
-        place = tie["placement"].replace("_", " ")
-        words.append(f"{toward}{tie['estimator']} {tie['coefficient']:g}{moves} {to}in {place}")
+    for term in kl if isinstance(kl, list) else [kl] if kl else []:
+        to = "" if term["anchor"] == "reference" else f"to {term['anchor']}, "
+        toward = f"{term['direction']} " if term["direction"] else ""
+        moves = " adaptive" if term["controller"] else ""
+        place = term["placement"].replace("_", " ")
+        words.append(f"{toward}{term['estimator']} {term['coefficient']:g}{moves} {to}in {place}")
     return "; ".join(words) or "none"
 
 
-def differences(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
-    """What an algorithm changes of its parent: choice, from, to; empty without one."""
+def changed_choices(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
+    """The choices in which an algorithm differs from its parent, as {choice, from, to}; empty without a parent."""
     if parent is None:
         return []
-    mine, theirs = describe(made), describe(parent)
+    mine, theirs = algorithm_spec(made), algorithm_spec(parent)
     changed = []
     for kind in mine:
         if kind != "base" and mine[kind] != theirs[kind]:
@@ -78,7 +77,7 @@ def differences(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str
 
 
 def short_updates(updates: Updates) -> str:
-    """How many updates a batch makes, in a few words.
+    """The number of updates per batch, as short text.
 
     Example:
         >>> short_updates(Updates(passes=2, minibatches=4))
@@ -98,7 +97,7 @@ def _listed(value: Any) -> str:
 
 
 def choice_tables() -> list[str]:
-    """Every choice that a recipe may name, with the first line of its documentation."""
+    """Markdown lines: every registered choice with its fields and the first paragraph of its docstring."""
     lines = ["## Every choice by its name"]
     kinds = {**CHOICES, "kl": {"kl": KL}}
     for kind in sorted(kinds):
@@ -120,14 +119,12 @@ def _fields(made: Any) -> str:
     if not is_dataclass(made):
         return ""
     given = ((item.name, item.default) for item in fields(made))
-    return ", ".join(
-        f"`{name}`" + ("" if default is MISSING else f"={spell_value(default)}") for name, default in given
-    )
+    return ", ".join(f"`{name}`" + ("" if default is MISSING else f"={yaml_text(default)}") for name, default in given)
 
 
-def spell_value(value: Any) -> str:
-    """A default as a recipe would write it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(spell(value))
+def yaml_text(value: Any) -> str:
+    """A default value in recipe syntax."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(choice_spec(value))
 
 
 def _first_sentence(made: Any) -> str:

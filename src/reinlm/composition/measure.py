@@ -1,4 +1,4 @@
-"""What a slice of an update says about itself: sums with their denominators, all detached."""
+"""Metrics of one micro-batch of an update, as sums with their denominators, all detached."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from reinlm.objectives import Gated, Metrics, Signals, k3
 from reinlm.objectives.ratios import exponent, token_log_ratio
 
 MOVED = 0.01
-"""A ratio further from 1 than this has moved: a gate has something to act on."""
+"""A ratio counts as moved if it differs from 1 by more than this."""
 
 
 def measure_policy(
     logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
 ) -> Metrics:
-    """Over the tokens of a slice; `counted` is where a sequence mask lets a token count."""
+    """Policy metrics over the tokens of a micro-batch; `counted` is False where the sequence mask drops a token."""
     count = logprobs.new_tensor(float(logprobs.numel()))
     moved = token_log_ratio(logprobs, signals)
     ratio = log_ratio.exp()
     sums = {
-        "approx_kl": (k3(torch.zeros_like(moved), moved).sum(), count),  # r - 1 - log r: tokens are π_old's
+        "approx_kl": (
+            k3(torch.zeros_like(moved), moved).sum(),
+            count,
+        ),  # k3 of KL(π_old ‖ π_θ), since π_old drew the tokens: r - 1 - log r
         "ratio/mean": (ratio.sum(), count),
         "ratio/moved": (((ratio - 1.0).abs() > MOVED).sum(), count),
         "clip_ratio/low_mean": (gated.low.sum(), count),
@@ -44,7 +47,7 @@ def measure_policy(
 def token_quantities(
     logprobs: Tensor, log_ratio: Tensor, gated: Gated, counted: Tensor | None, signals: Signals
 ) -> dict[str, Tensor]:
-    """What an update made of each token [N], for the rollout log; all detached.
+    """Per-token quantities of an update, each [N], for the rollout log; all detached.
 
     `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither),
     `weight` (what multiplies the gated loss: token weight, correction, sequence mask), `advantages`, and where there is a
@@ -65,7 +68,7 @@ def token_quantities(
 
 
 def _mismatch(logprobs: Tensor, signals: Signals) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """Trainer against sampler, where the sampler gave finite log-probabilities."""
+    """Difference of trainer and sampler, over tokens for which the sampler gave finite log-probabilities."""
     if signals.rollout_logprobs is None:
         return {}, {}
     old = logprobs if signals.old_logprobs is None else signals.old_logprobs
@@ -86,7 +89,7 @@ def _mismatch(logprobs: Tensor, signals: Signals) -> tuple[dict[str, tuple[Tenso
 
 
 def measure_values(values: Tensor, losses: Tensor, clip: float | None, signals: Signals) -> Metrics:
-    """Over the tokens of a slice."""
+    """Critic metrics over the tokens of a micro-batch."""
     count = values.new_tensor(float(values.numel()))
     sums = {"value_loss": (losses.sum(), count), "values/mean": (values.sum(), count)}
     if clip is not None and signals.old_values is not None:

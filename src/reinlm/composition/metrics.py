@@ -1,4 +1,8 @@
-"""What an algorithm measures of the tokens that it trains on, and the coefficients of its state."""
+"""What an algorithm measures of the tokens that it trains on, and the multipliers of its state.
+
+`kl/old`, `kl/old_coefficient` and `explained_variance` are logged by `training` and by `classical` alike, which do not
+import each other: they are declared here, the lowest package that both import.
+"""
 
 from reinlm.runs.declarations import Metric, declare_metrics
 
@@ -9,8 +13,8 @@ _ANSWERS = declare_metrics(
         "entropy of the policy at the scored tokens",
         healthy="falls gently",
         bad=(
-            "collapses towards 0: exploration is over, raise the upper clip bound or the temperature; climbs: "
-            "noise is winning, lower the learning rate"
+            "collapses towards 0: exploration has ended, raise the upper clip bound or the temperature; "
+            "climbs: the policy becomes random, lower the learning rate"
         ),
     ),
     section="answers",
@@ -76,13 +80,6 @@ _BOUNDS = declare_metrics(
         bad="explodes: rare tokens dominate; clip tighter, lower the learning rate",
     ),
     Metric(
-        "kl/coefficient",
-        "none",
-        "coefficient of the KL to the reference in this step",
-        healthy="fixed, or settling",
-        bad="runs to 0 or without bound: the target is out of reach",
-    ),
-    Metric(
         "kl/old_coefficient",
         "none",
         "coefficient of the KL to the old policy in this step (PPO-penalty)",
@@ -93,73 +90,11 @@ _BOUNDS = declare_metrics(
         ),
     ),
     Metric(
-        "kl/teacher_coefficient",
-        "none",
-        "coefficient of the KL to the teacher in this step",
-        healthy="fixed, or the schedule that you asked for",
-    ),
-    Metric(
-        "kl/reference",
-        "nats per token",
-        "divergence of the sampling policy from its reference, by k3, which moves an adaptive coefficient",
-        healthy="near its target",
-        bad="far above: the coefficient has not caught up",
-    ),
-    Metric(
-        "kl/reference_per_sequence",
-        "nats per answer",
-        "kl/reference summed over an answer: the unit of Ziegler's rule",
-        healthy="near its target",
-        bad="far above: the coefficient has not caught up",
-    ),
-    Metric(
         "kl/old",
         "nats per token",
         "divergence of the policy after the batch's last update from the one before its first, by k3",
         healthy="near its target",
         bad="above 3 times the target: the learning rate is too high for the rule to hold",
-    ),
-    Metric(
-        "kl/old_per_sequence",
-        "nats per answer",
-        "kl/old summed over an answer",
-        healthy="near its target",
-        bad="above 3 times the target: the learning rate is too high for the rule to hold",
-    ),
-    Metric(
-        "kl/full",
-        "nats per token",
-        "divergence from the reference over the whole vocabulary (only for that estimator)",
-        healthy="grows slowly",
-        bad="as `kl`",
-    ),
-    Metric(
-        "kl/old_full",
-        "nats per token",
-        "divergence from the old policy over the whole vocabulary (only for that estimator)",
-        healthy="below about 0.02",
-        bad="above 0.1: too many passes over one batch, or too high a learning rate",
-    ),
-    Metric(
-        "kl/teacher",
-        "nats per token",
-        "divergence from the teacher over the whole vocabulary (only where a KL to the teacher asks for it)",
-        healthy="falls",
-        bad="flat: the teacher's answers are out of the policy's reach, or the learning rate is too low",
-    ),
-    Metric(
-        "kl/teacher_per_sequence",
-        "nats per answer",
-        "kl/teacher summed over an answer (only for an adaptive coefficient)",
-        healthy="near its target",
-        bad="flat far above: the teacher's answers are out of the policy's reach",
-    ),
-    Metric(
-        "entropy/coefficient",
-        "none",
-        "coefficient of the entropy bonus; 0 while it does not count",
-        healthy="small",
-        bad="at its upper bound: the entropy target is out of reach",
     ),
     Metric(
         "constraint/{name}/multiplier",
@@ -171,9 +106,9 @@ _BOUNDS = declare_metrics(
     Metric(
         "sequence_mask/dropped",
         "fraction",
-        "tokens of punished answers that the policy has left behind",
+        "tokens with negative advantage that the off-policy sequence mask drops",
         healthy="a few per cent",
-        bad="near one half: the threshold is too low, nothing is punished any more",
+        bad="near one half: the threshold is too low, most answers with negative advantage are dropped",
     ),
     Metric(
         "selection/selected",
@@ -195,14 +130,6 @@ _BOUNDS = declare_metrics(
         "tokens whose weight is 0",
         healthy="a few per cent",
         bad="large: sampler and trainer disagree too much",
-    ),
-    Metric(
-        "correction/effective_samples",
-        "fraction",
-        "effective sample size of the weights over their number",
-        healthy="above 0.5",
-        healthy_range=(0.5, None),
-        bad="near 0: a handful of tokens decides the step",
     ),
     section="bounds",
 )
@@ -232,12 +159,6 @@ _CRITIC = declare_metrics(
         "mean of the critic's values",
         healthy="follows `returns/mean`",
         bad="far from it: the critic lags behind the policy",
-    ),
-    Metric(
-        "returns/mean",
-        "reward",
-        "mean of what the critic learns to predict",
-        healthy="follows `reward`",
     ),
     Metric(
         "values/clip_ratio",

@@ -1,4 +1,4 @@
-"""What is added to rewards before advantages are taken."""
+"""Shapers: reward events that an algorithm adds before it computes advantages."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Events = tuple[RewardEvent, ...]
 
 
 class Shaper(Protocol):
-    """A scored group and the sampler's limit in tokens -> for every rollout the reward events to add to what it earned."""
+    """(scored group, the sampler's limit in tokens) -> for every rollout the reward events to add."""
 
     @property
     def name(self) -> str:
-        """Of its events."""
+        """The name of the reward events that it adds."""
 
     def __call__(self, group: ScoredGroup, limit: int) -> tuple[Events, ...]: ...
 
     def check(self, limit: int) -> None:
-        """Raise InputError where it can have no effect at this limit."""
+        """Raise InputError if it cannot have an effect at this limit in tokens."""
 
 
 def shaped(group: ScoredGroup, shapers: Sequence[Shaper], limit: int) -> ScoredGroup:
-    """The group with what all shapers add, beside what it earned."""
+    """The group with the events of all shapers in `shaping`; earned rewards stay unchanged."""
     if not shapers:
         return group
     added = [shaper(group, limit) for shaper in shapers]
@@ -77,7 +77,7 @@ class SoftOverlong:
 @choice("shaper", "missing_end")
 @dataclass(frozen=True)
 class MissingEnd:
-    """- penalty for an answer without its stop token: one that a limit cut off."""
+    """-penalty for an answer without a stop token, which a limit truncated."""
 
     penalty: float = 1.0
     """In units of the reward; more than 0."""
@@ -88,7 +88,7 @@ class MissingEnd:
             raise ValueError(f"missing end: the penalty must be more than 0 and finite, not {self.penalty}")
 
     def check(self, limit: int) -> None:
-        """It has an effect at any limit."""
+        """Accepts any limit."""
 
     def __call__(self, group: ScoredGroup, limit: int) -> tuple[Events, ...]:
         truncated = torch.tensor([rollout.truncated for rollout in group.group.rollouts], dtype=torch.bool)

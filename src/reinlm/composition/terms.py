@@ -1,4 +1,4 @@
-"""The loss terms of an algorithm: what is accepted as one, and how one is asked for the loss of a slice."""
+"""Loss terms of an algorithm: check that an object is one, and evaluate it on a micro-batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 ARGUMENTS = ("logprobs", "signals", "distribution")
-"""What a term is called with."""
+"""The arguments of a loss term."""
 
 
 def check_terms(terms: Sequence[Any]) -> None:
@@ -39,7 +39,7 @@ _CALL = f"({', '.join(ARGUMENTS)})"
 
 
 def term_name(term: Any) -> str:
-    """What messages call a term: the name of its class, or its own where it is a function or a class."""
+    """A term's name in messages: that of its class, or its own for a function or a class."""
     return str(getattr(term, "__name__", type(term).__name__))
 
 
@@ -51,9 +51,9 @@ def term_needs(terms: Sequence[LossTerm]) -> frozenset[str]:
 def term_losses(
     term: Callable[..., Any], logprobs: Float[Tensor, " tokens"], signals: Signals, distribution: PolicyDistribution
 ) -> Float[Tensor, " tokens"]:
-    """What a term adds to the loss of each token.
+    """The loss of each token that a term adds, [N].
 
-    Raises InputError, which names the term, where it raises, or returns what is no floating-point number for each token.
+    Raises InputError, which names the term, if the term raises or does not return a floating-point tensor [N].
     """
     name = term_name(term)
     try:

@@ -1,4 +1,6 @@
-"""Data that users bring: rows from files, data sets and lists, as tasks to solve or examples to imitate."""
+"""Users' data: rows from files, data sets and lists, converted to tasks for sampling or examples for SFT."""
+
+from typing import TYPE_CHECKING
 
 from reinlm.data.config import DataConfig
 from reinlm.data.examples import Example, Examples, load_examples
@@ -7,6 +9,7 @@ from reinlm.data.order import RowOrder
 from reinlm.data.rendering import Renderer, build_renderer
 from reinlm.data.rows import Loaded, Row
 from reinlm.data.tasks import load_tasks
+from reinlm.renamed import renamed
 
 __all__ = [
     "DataConfig",
@@ -21,3 +24,10 @@ __all__ = [
     "load_rows",
     "load_tasks",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(
+        __name__,
+        {},
+        {"PromptOrder": "reinlm.data.RowOrder", "load_prompts": "reinlm.data.load_tasks, whose tasks have no tokens"},
+    )

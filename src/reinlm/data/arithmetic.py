@@ -1,9 +1,9 @@
-"""Three-digit addition that a tiny model can learn: the quickstart's task.
+"""Three-digit addition that a tiny model can learn: the task of the quickstart.
 
-Everything stands in fixed width and least significant digit first, operands as well as the sum: 123 + 456 = 579 reads
-`321+654=9750`. Digit k of the sum then depends on the digits at two fixed distances and on a carry that has just been
-worked out, a rule that a model of 0.6 M parameters generalises from a few thousand problems; most significant digit
-first it would have to look ahead through all carries.
+All numbers have fixed width and least significant digit first, operands as well as the sum: 123 + 456 = 579 reads
+`321+654=9750`. Digit k of the sum then depends on the digits at two fixed distances and on the previous carry,
+a rule that a model of 0.6 M parameters learns from a few thousand problems. With the most significant digit first, the
+model would have to compute all carries before the first digit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def problems(count: int, seed: int, exclude: Iterable[Addition] = ()) -> list[Ad
     Args:
         count: how many, at most 500,500 less those excluded.
         seed: the same seed and arguments give the same problems.
-        exclude: problems to stay clear of, such as the held-out set.
+        exclude: problems that are not drawn, such as the held-out set.
 
     Raises:
         InputError: fewer problems than `count` are left.
@@ -70,17 +70,17 @@ def problems(count: int, seed: int, exclude: Iterable[Addition] = ()) -> list[Ad
     if not 0 <= count <= _PAIRS - len(taken):
         raise InputError(f"cannot draw {count} problems", hint=f"between 0 and {_PAIRS - len(taken)} are left")
     rng = random.Random(seed)
-    # Of count + |taken| distinct pairs at most |taken| fall away, so that one draw always suffices.
+    # Of count + |taken| distinct pairs at most |taken| are excluded, so one draw is always enough.
     pairs = (_pair(rank) for rank in rng.sample(range(_PAIRS), count + len(taken)))
     free = [pair for pair in pairs if pair not in taken][:count]
     return [Addition(*pair) if rng.random() < 0.5 else Addition(pair[1], pair[0]) for pair in free]
 
 
 def demonstrations(problems: Sequence[Addition], forget_rate: float, seed: int) -> list[dict[str, str]]:
-    """Answers as careless people write them: each carry is forgotten with probability `forget_rate`.
+    """Demonstrations with errors: each carry is forgotten with probability `forget_rate`.
 
-    Above one half the commonest way to treat a carry is the wrong one, so a model that imitates such answers well is wrong
-    wherever it takes the likeliest token. Rows are `{"prompt": "521+654=", "completion": "1750", "answer": "1850"}`.
+    Above one half most carries are wrong, so a model that imitates such answers well makes the error under greedy
+    decoding. Rows are `{"prompt": "521+654=", "completion": "1750", "answer": "1850"}`.
 
     Raises:
         InputError: forget_rate is outside [0, 1].

@@ -1,7 +1,7 @@
-"""Tokenise the texts of many rows in one call, while each row's own logic stays in one function.
+"""Batched tokenisation: the code for a row is one generator, and the texts of many rows go to the tokenizer in one call.
 
-A *plan* is a generator that yields texts, is sent their tokens, and returns what it makes of them. The plans of many rows
-run side by side, and what they ask for at the same time goes to the tokenizer together.
+A *plan* is a generator that yields texts, is sent their token ids, and returns its result. The plans of many rows advance
+together, and all texts that they yield in one step are tokenised together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TokenIds = list[int]
 Plan = Generator[Sequence[str], list[TokenIds], T]
-"""Yields texts, is sent the token ids of each without special tokens around them, returns a T."""
+"""A generator: yields texts, is sent the token ids of each (without special tokens), returns a T."""
 
 _TOGETHER = 256  # plans that run side by side: enough for a tokenizer's threads, little memory
 
@@ -41,7 +41,7 @@ class Untokenizable(Exception):  # noqa: N818 - becomes the error of the row tha
 
 
 class Encoder:
-    """Texts to token ids, without special tokens around them, many texts in one call."""
+    """Converts texts to token ids without special tokens, many texts in one call."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -54,9 +54,9 @@ class Encoder:
             return [self._alone(text) for text in texts]
 
     def _together(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Through the Rust tokenizer's batch call where it says of the first text what the tokenizer itself says.
+        """Use the batch call of the Rust tokenizer if it gives the same ids for the first text as the tokenizer itself.
 
-        That first call also takes back a truncation that the tokenizer's file or an earlier caller has set.
+        The call of the tokenizer itself also resets a truncation that its file or an earlier caller has set.
         """
         if not texts:
             return []

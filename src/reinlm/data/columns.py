@@ -1,4 +1,4 @@
-"""Columns: templates over them, the user's names mapped to those used here, and what each must hold."""
+"""Columns of rows: templates, mapping of the user's names to those of reinlm, and checks of their contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reinlm.errors import InputError, nearest
 from reinlm.records import Content, Message
 
 Kind = Literal["any", "prompt", "example", "pair"]
-"""What rows are for: anything, a prompt to answer, an example to imitate, or a preference between two answers."""
+"""The use of a row: any, a prompt to sample from, an SFT example, or a preference pair."""
 
 CONVENTIONS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "any": (),
@@ -19,14 +19,14 @@ CONVENTIONS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "example": (("prompt", "completion"), ("messages",), ("text",)),
     "pair": (("prompt", "chosen", "rejected"),),
 }
-"""The columns that serve each kind; the first alternative that the data have is taken."""
+"""The columns that each kind needs; the first alternative that the data have is used."""
 
 KNOWN_LAYOUTS: tuple[dict[str, str], ...] = (
     {"prompt": "question", "completion": "answer"},  # GSM8K
     {"prompt": "problem", "completion": "solution"},  # MATH
     {"prompt": "problem", "completion": "answer"},
 )
-"""Column names of well-known data sets; they map themselves where the data have no prompt, messages or text."""
+"""Column names of well-known data sets, mapped automatically if the data have no prompt, messages or text."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -75,10 +75,10 @@ class Template:
 
 
 class ColumnMap:
-    """Which of the user's columns stand for which names used here.
+    """The mapping of the user's columns to the names of reinlm.
 
-    A mapped column keeps its own name too, so that a verifier still finds `answer` when it is also the completion; only
-    the one that becomes the prompt is renamed.
+    A mapped column stays available under its own name, so that a verifier finds `answer` when it is also the completion;
+    only the column that becomes the prompt is renamed.
     """
 
     def __init__(self, mapping: Mapping[str, str], present: set[str], source: str) -> None:
@@ -95,7 +95,7 @@ class ColumnMap:
                 require_column(name, present, source, f"columns.{target}")
 
     def apply(self, row: Row) -> Row:
-        """The row under the names used here; itself where nothing is mapped. Raises BadRow where it lacks a mapped column."""
+        """The row with mapped names; the same row if nothing is mapped. Raises BadRow where it lacks a mapped column."""
         if not self._plain and not self._templates:
             return row
         columns = dict(row.columns)
@@ -124,7 +124,7 @@ def column_map(mapping: Mapping[str, str] | None, present: set[str], kind: Kind,
 
 
 def alternative(kind: Kind, present: set[str], source: str) -> tuple[str, ...]:
-    """The columns that serve `kind` in these data. Raises InputError where they lack them."""
+    """The columns of these data to use for `kind`. Raises InputError if there are none."""
     options = CONVENTIONS[kind]
     for option in options:
         if present >= set(option):
@@ -206,7 +206,7 @@ def _messages(where: str, column: str, value: Sequence[Any]) -> tuple[Message, .
 
 
 def _message(where: str, column: str, index: int, value: Any) -> Message:
-    """One message without its empty fields, which Parquet and datasets add where other messages have them."""
+    """One message without its empty fields, which Parquet and datasets add if another message has them."""
     place = f", message {index + 1}"
     if not isinstance(value, Mapping):
         raise BadRow(where, f"column {column!r} holds what is not a message", f"{place}: {type(value).__name__}")

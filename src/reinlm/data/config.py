@@ -39,17 +39,17 @@ class DataConfig(Config):
     system_prompt: str | None = Field(default=None, min_length=1)
     """Put before chats that have no system message of their own. An error with plain text prompts."""
     prompt_template: str | None = None
-    """The prompt around the prompt, any column may be named: `"Question: {prompt}\\nAnswer:"`. For text prompts."""
+    """A template around the prompt; it may name any column: `"Question: {prompt}\\nAnswer:"`. For text prompts."""
     chat: Literal["auto", "always", "never"] = "auto"
     """auto: messages are chats, text is plain; always: text becomes a user message; never: messages are errors."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template (`{enable_thinking: false}`). An error where no chat is rendered."""
     renderer: str = Field(default="template", pattern=r"^(template|renderers(:.+)?)$")
-    """What writes chats as tokens. template: the tokenizer's chat template. renderers: the optional package of that name,
+    """How chats are rendered as tokens. template: the tokenizer's chat template. renderers: the optional package of that name,
     by the tokenizer's name, or for the family of models behind a colon (`renderers:qwen3`). An error where no chat is
     rendered."""
     on_bad_row: Literal["stop", "skip"] = "stop"
-    """A row that is wrong stops the run, or is skipped and counted by reason."""
+    """A bad row stops the run, or is skipped and counted by reason."""
     on_long_prompt: Literal["stop", "skip"] = "stop"
     """A prompt or example over the limit of tokens stops the run, or is skipped and counted. Nothing is ever cut."""
     limit: int | None = Field(default=None, ge=1)

@@ -1,4 +1,4 @@
-"""Rows to examples, for supervised fine-tuning: all tokens of a data set in flat arrays."""
+"""Convert rows to SFT examples: all tokens of a data set in flat arrays."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """Tokens to imitate, and which of them count: a view into `Examples`.
+    """The tokens of one SFT example with their loss mask: a view into `Examples`.
 
     Example: a prompt of 3 tokens, then an answer of 2 that ends with the stop token 1:
         Example(id="train.jsonl:1", token_ids=np.array([5, 6, 7, 9, 1], np.int32), trained=np.array([0, 0, 0, 1, 1], bool))
     """
 
     id: str
-    """Where it comes from. Unique within a data set."""
+    """Its origin, such as FILE:LINE. Unique within a data set."""
     token_ids: Array
     """[n] int32."""
     trained: Array
-    """[n] bool: true for the tokens of answers, their stop token included; never for the first one."""
+    """[n] bool, the loss mask: True for tokens of answers with their stop tokens; never for the first token."""
 
     def __len__(self) -> int:
-        """Its tokens."""
+        """The number of tokens."""
         return len(self.token_ids)
 
 
 @dataclass(frozen=True, eq=False)
 class Examples(Sequence[Example]):
-    """Examples one behind the other in flat columns: 5 bytes a token, and no Python object for one.
+    """All examples concatenated in flat arrays: 5 bytes per token, no Python object per example.
 
     Example: two examples, of 5 and of 2 tokens:
         Examples(ids=["a.jsonl:1", "a.jsonl:2"], token_ids=np.array([5, 6, 7, 9, 1, 5, 1], np.int32),
@@ -54,11 +54,11 @@ class Examples(Sequence[Example]):
     """
 
     ids: Sequence[str]
-    """Where each comes from."""
+    """The origin of each."""
     token_ids: Array
     """[tokens] int32."""
     trained: Array
-    """[tokens] bool."""
+    """[tokens] bool, the loss mask."""
     offsets: Array
     """[examples + 1] int64: example i has the tokens from `offsets[i]` up to `offsets[i + 1]`."""
     skipped: Mapping[str, int] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Examples(Sequence[Example]):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the columns in bytes."""
+        """Memory of the arrays in bytes."""
         return int(self.token_ids.nbytes + self.trained.nbytes + self.offsets.nbytes)
 
     def take(self, indices: Sequence[int]) -> Examples:
-        """The examples of these indices, in their order, as columns of their own; `skipped` stays."""
+        """The examples with these indices, in this order, copied; `skipped` is kept."""
         chosen = np.asarray(indices, np.int64)
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -112,12 +112,12 @@ class Examples(Sequence[Example]):
 
 
 class _Piece(NamedTuple):
-    """An example on its way into the columns."""
+    """An example before it is copied into the arrays."""
 
     id: str
     token_ids: TokenIds
     trained: bytes
-    """A 0 or 1 for each token."""
+    """The loss mask: 0 or 1 for each token."""
 
 
 def load_examples(
@@ -130,10 +130,10 @@ def load_examples(
     """The examples of a data set, in the order of its rows.
 
     - `prompt`+`completion` (each text or chat messages): the completion is trained.
-    - `messages`: every assistant message is trained. What precedes each is exactly what sampling would feed there; so a
-      chat whose template rewrites earlier turns (cuts out old thoughts, say) becomes several examples, one for each
-      stretch that grows without rewriting: `train.jsonl:7`, `train.jsonl:7#2`, …
-    - `text`: every token is trained but the first, which nothing predicts, and special tokens in front.
+    - `messages`: every assistant message is trained. The tokens before each are exactly those of sampling. A chat whose
+      template rewrites earlier turns (removes old thoughts, for example) therefore becomes several examples, one for each
+      part that is not rewritten: `train.jsonl:7`, `train.jsonl:7#2`, …
+    - `text`: every token is trained except the first, which has no context, and leading special tokens.
 
     Args:
         config: the data; see `DataConfig`.
@@ -171,7 +171,7 @@ def _columns(found: Iterator[list[_Piece]]) -> Examples:
             token_ids.extend(piece.token_ids)
             trained += piece.trained
             offsets.append(len(trained))
-    # Copies, which have no room to spare behind them as growing arrays have.
+    # Copies: the growing arrays have unused capacity.
     flags = np.array(trained, np.uint8).view(np.bool_)
     return Examples(ids, np.array(token_ids, np.int32), flags, np.array(offsets, np.int64))
 
@@ -213,7 +213,7 @@ def _piece(where: str, before: TokenIds, answer: TokenIds) -> _Piece:
 
 
 def _chat_plan(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> Plan[list[_Piece]]:
-    """One example for each stretch that grows without rewriting; assistant messages from `first` on are trained."""
+    """One example for each part that the template does not rewrite; assistant messages from `first` on are trained."""
     turns = [index for index in range(first, len(messages)) if messages[index]["role"] == "assistant"]
     if not turns:
         raise BadRow(where, "no assistant message to train on")

@@ -1,4 +1,4 @@
-"""Rows from a source, under the names used here and checked."""
+"""Read rows from a source, rename their columns and check them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_rows(
     on_bad_row: OnBad = "stop",
     limit: int | None = None,
 ) -> Loaded[Row]:
-    """Read rows with their places, rename columns, and check those that `kind` needs.
+    """Read rows, rename their columns, and check those that `kind` needs.
 
     Args:
         source: as `DataConfig.path`; likewise split, subset, columns, on_bad_row and limit.
@@ -68,7 +68,7 @@ def find_rows(config: DataConfig, kind: Kind) -> Found:
 
 
 def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[Row], tuple[str, ...]]:
-    """The checked rows, and the columns of them that serve `kind`: one choice for the whole data set."""
+    """The checked rows, and the columns to use for `kind`, the same for the whole data set."""
     source = source_name(config.path)
     rows: list[Row] = []
     for item in itertools.islice(read_source(config.path, config.split, config.subset), config.limit):

@@ -1,4 +1,4 @@
-"""The order in which a run takes its data: a function of (seed, epoch), with a cursor that a checkpoint holds."""
+"""The order in which a run reads its data: a function of (seed, epoch), with a cursor that checkpoints store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reinlm.errors import InputError
 
 
 class RowOrder:
-    """Deals the indices 0 … size - 1, each once an epoch, in an order that depends on (seed, epoch) alone.
+    """Yields the indices 0 … size - 1, each once per epoch, in an order that depends only on (seed, epoch).
 
     Example:
         >>> RowOrder(3, seed=0, shuffle=False).take(4)
@@ -25,7 +25,7 @@ class RowOrder:
         self.epoch = 0
         """The epoch that the next index belongs to, from 0."""
         self.position = 0
-        """How many indices of that epoch were dealt, in [0, size)."""
+        """How many indices of that epoch were taken, in [0, size)."""
         self._permutation = self._of_epoch(0)
 
     def take(self, count: int) -> list[int]:
@@ -44,7 +44,7 @@ class RowOrder:
 
     @property
     def epochs(self) -> float:
-        """How often the data were gone through: 1.5 after one and a half epochs."""
+        """Passes over the data so far: 1.5 after one and a half epochs."""
         return self.epoch + self.position / self.size
 
     def state_dict(self) -> dict[str, int]:
@@ -52,7 +52,7 @@ class RowOrder:
         return {"epoch": self.epoch, "position": self.position, "size": self.size}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken. Raises InputError when the number of items is another one now."""
+        """Continue from `state`. Raises InputError when the number of items has changed."""
         if state["size"] != self.size:
             raise InputError(
                 f"the data held {state['size']} items when the run was saved, and hold {self.size} now",

@@ -21,7 +21,7 @@ class PackagedRenderer(Renderer):
 
     Args:
         model: the package's name of the family ("qwen3", "llama-3"); None finds it by the tokenizer's name, which must be
-            one that the package lists: a fine-tuned model's folder is not.
+            one that the package lists; the folder of a fine-tuned model is not listed.
 
     Raises:
         InputError: the package is missing, or it has no renderer of that name or for that tokenizer.
@@ -42,7 +42,7 @@ class PackagedRenderer(Renderer):
             raise InputError(
                 "renderer: renderers needs the package renderers", hint='pip install "reinlm[renderers]"'
             ) from error
-        if model in (None, "auto"):  # the package's own search asks the network about names that it does not list
+        if model in (None, "auto"):  # for unlisted names the package would send a request to the network
             model = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
         if model is None:
             raise InputError(

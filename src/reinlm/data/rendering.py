@@ -1,8 +1,8 @@
-"""Text and chats to tokens: what the model reads before it answers, and the answer with its stop token.
+"""Convert text and chats to tokens: prompts, and answers with their stop token.
 
-One rule holds everywhere: the tokens before a trained answer are exactly those that sampling would feed. So a prompt is
-rendered and tokenised here for both, and an answer is tokenised as what follows it. Sampled tokens are never tokenised
-again: a conversation goes on by appending to them (`Renderer.extension`).
+The tokens before a trained answer are exactly those that sampling uses. Prompts for both are therefore rendered and
+tokenised here, and an answer is tokenised as the continuation of its prompt. Sampled tokens are never tokenised again: a
+conversation is extended by appending tokens (`Renderer.extension`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNKNOWN_CHARACTERS = "the tokenizer knows none of its characters"
 RULES_VERSION = "1"
-"""Rises when the same template and messages come out as other tokens."""
-_MARK = "@@reinlm@@"  # stands in for an answer, to see what a chat template writes around it
+"""Raised whenever the same template and messages give different tokens."""
+_MARK = "@@reinlm@@"  # a placeholder answer, to find what a chat template writes around it
 
 
 class Renderer:
     """A tokenizer and its chat template, with the conventions of reinlm.
 
-    - Plain text gets the special tokens that the tokenizer puts in front (BOS), once, and none behind: an EOS behind a
-      prompt would end the answer before it began.
-    - A rendered chat gets none: its template writes its own.
+    - Plain text gets the leading special tokens of the tokenizer (BOS) once, and no trailing ones: an EOS after a prompt
+      would end the answer before it begins.
+    - A rendered chat gets no further special tokens: its template contains them.
 
     Example: a chat of two turns, of which only new messages are tokenised:
         history = renderer.prompt(messages, "task 1")
@@ -61,10 +61,10 @@ class Renderer:
 
     @property
     def identity(self) -> dict[str, str | None]:
-        """What decides the tokens of a chat beside the tokenizer: `{"name": …, "version": …, "template_sha256": …}`.
+        """What determines the tokens of a chat, apart from the tokenizer: `{"name": …, "version": …, "template_sha256": …}`.
 
-        `template_sha256` is None for a tokenizer without a chat template. A run writes it into its config.yaml, and does
-        not resume with another one.
+        `template_sha256` is None for a tokenizer without a chat template. A run stores it in its config.yaml and
+        cannot be resumed with a different one.
         """
         template = self.tokenizer.chat_template
         text = template if isinstance(template, str) else json.dumps(template, sort_keys=True)
@@ -96,20 +96,20 @@ class Renderer:
     ) -> list[int] | None:
         """Token ids to append to `history`, so that the model reads `new` and the opening of its next answer.
 
-        In a chat they begin with what the template writes between the sampled stop token and the next message, or with
-        the end of the turn where the answer was cut off without one. In text they are those of `new`, without BOS or EOS.
+        In a chat they begin with the template's text between the sampled stop token and the next message, or with the end of
+        the turn if the answer was truncated. In plain text they are the tokens of `new`, without BOS or EOS.
 
         Args:
-            where: for messages.
+            where: prefix of error messages.
             before: the conversation up to the answer.
-            history: prompt and sampled tokens of everything so far in this context, the answer's last.
+            history: all tokens of this context so far: prompts and sampled tokens, the last answer included.
             answer: what `parse` made of the answer.
             new: text, or what the environment says: messages of any role but assistant.
 
         Returns:
-            None where the template writes earlier turns differently now (it drops thoughts, say), or where it ends the
-            answer with another token than was sampled. The caller then starts a new segment from the prompt of all
-            messages. Spaces around an answer that a template trims count as no difference.
+            None if the template rewrites earlier turns (removes thoughts, for example), or ends the answer with another
+            token than the sampled one. The caller then starts a new segment from the prompt of all messages.
+            Whitespace around an answer that the template trims is ignored.
 
         Raises:
             InputError: messages that the template refuses, or text where messages belong.
@@ -126,18 +126,18 @@ class Renderer:
 
     @property
     def front_length(self) -> int:
-        """How many special tokens stand in front of plain text."""
+        """How many special tokens precede plain text."""
         return len(self._front)
 
     def prompt_plan(self, where: str, content: Content) -> Plan[TokenIds]:
-        """Tokens of a prompt, without a check that there are any."""
+        """Tokens of a prompt, which may be none."""
         if not isinstance(content, str):
             return (yield from self.chat_prompt_plan(where, content))
         (ids,) = yield [content]
         return self._with_front(ids)
 
     def text_plan(self, text: str) -> Plan[TokenIds]:
-        """Tokens of a text to train on whole: the tokenizer's tokens in front, and one EOS at the end."""
+        """Tokens of a text that is trained on completely: leading special tokens, the text, one EOS."""
         (ids,) = yield [text]
         return self._with_eos(self._with_front(ids))
 
@@ -154,9 +154,9 @@ class Renderer:
     def chat_turn_plan(self, where: str, before: Sequence[Message], answer: Message) -> Plan[tuple[TokenIds, TokenIds]]:
         """Tokens of a chat up to the opening of an answer, and of that answer up to and with the token that ends its turn.
 
-        What a template writes behind that token (a line break, a closing EOS) is left out, since sampling stops there.
+        What a template writes after that token (a line break, a closing EOS) is left out, since sampling stops there.
         A template that ends a turn without a special token gets the EOS. Where the chat with the answer does not begin
-        with the prompt (a template that opens an answer with `<think>` and then cuts the thoughts out), the answer is
+        with the prompt (a template that opens an answer with `<think>` and removes the thoughts later), the answer is
         the message's content as written, followed by what ends a turn.
         """
         prompt = self.chat_text(where, before, prompt=True)
@@ -228,15 +228,15 @@ class Renderer:
         return tail
 
     def _close(self, tail: str) -> str:
-        """`tail` up to and with its first special token: what ends a turn. Empty where it has none."""
+        """`tail` up to and including its first special token, which ends a turn. Empty without one."""
         ends = [tail.index(token) + len(token) for token in self._special if token in tail]
         return tail[: min(ends)] if ends else ""
 
     def _seam_plan(self, before: str, after: str) -> Plan[tuple[TokenIds, TokenIds]]:
         """Tokens of `before`, and of `after` as they follow those.
 
-        Tokenised together where that leaves the tokens of `before` as they are, since some tokenizers mark the start of a
-        text; apart where a token would span the seam, because sampling starts exactly there.
+        Tokenised together if that does not change the tokens of `before`, since some tokenizers mark the start of a text;
+        separately if a token would span the boundary, because sampling starts exactly there.
         """
         ids, together = yield [before, before + after]
         if together[: len(ids)] == ids:
@@ -277,7 +277,7 @@ class Renderer:
         probe = "1"
         (bare,) = self.encode([probe])
         full = list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
-        if isinstance(bare, Untokenizable) or not bare:  # a tokenizer without the probe shows its special tokens alone
+        if isinstance(bare, Untokenizable) or not bare:  # if the probe gives no tokens, only the special tokens remain
             return [token for token in full if token == self.tokenizer.bos_token_id]
         places = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
         return full[: next(places, 0)]

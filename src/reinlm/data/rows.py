@@ -1,4 +1,4 @@
-"""A row with its place, what is wrong with a row, and what a loader hands back."""
+"""A row with its origin, the error of a bad row, and the result of a loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnBad = Literal["stop", "skip"]
 
 @dataclass(frozen=True)
 class Row:
-    """One row as the user wrote it, and where it stands.
+    """One row as the user wrote it, with its origin.
 
     Example:
         Row(where="train.jsonl:17", columns={"prompt": "12+30=", "answer": "42"})
@@ -29,7 +29,7 @@ class Row:
 class BadRow(Exception):  # noqa: N818 - a row's error, which may be skipped and counted
     """What is wrong with one row.
 
-    `reason` is the part that many rows can share, and is what skipped rows are counted by; `detail` is this row's own.
+    `reason` is the part that rows share and by which skipped rows are counted; `detail` is specific to the row.
     """
 
     def __init__(self, where: str, reason: str, detail: str = "", hint: str | None = None) -> None:
@@ -38,7 +38,7 @@ class BadRow(Exception):  # noqa: N818 - a row's error, which may be skipped and
 
 
 class BadRows:
-    """Decides about bad rows: the first one stops, or each is skipped and counted by reason."""
+    """Handles bad rows: the first one raises, or each is skipped and counted by reason."""
 
     def __init__(self, on_bad_row: OnBad) -> None:
         self.on_bad_row = on_bad_row
@@ -64,7 +64,7 @@ class BadRows:
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """What a loader hands back: the items in the order of their rows, and how many rows were left out, by reason.
+    """The result of a loader: the items in the order of their rows, and the number of skipped rows by reason.
 
     Example:
         Loaded(items=(prompt_1, prompt_2), skipped={"column 'prompt' is empty": 3})
@@ -88,7 +88,7 @@ class Loaded(Generic[T]):
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """The counts in words, the most frequent first: `3 × invalid JSON, 1 × column 'prompt' is empty`."""
+    """The counts as text, the most frequent first: `3 × invalid JSON, 1 × column 'prompt' is empty`."""
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 

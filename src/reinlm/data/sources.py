@@ -1,4 +1,4 @@
-"""Rows out of files, data sets and lists, each with its place; a row that cannot be read is yielded as a `BadRow`.
+"""Read rows from files, data sets and lists, with their origin; a row that cannot be read is yielded as a `BadRow`.
 
 pyarrow and datasets are optional and imported only when a source needs them.
 """
@@ -41,7 +41,7 @@ def read_source(source: str | Sequence[Any], split: str | None = None, subset: s
 
 
 def source_name(source: str | Sequence[Any]) -> str:
-    """How messages call the source: its path or paths, or `data` for rows from Python."""
+    """The name of the source in messages: its path or paths, or `data` for rows from Python."""
     if isinstance(source, str):
         return source
     return ", ".join(source) if source and all(isinstance(item, str) for item in source) else "data"
@@ -165,7 +165,7 @@ def _read_csv(source: str) -> Read:
     old_limit = csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
     try:
         with _open(source) as raw:
-            # Undecodable bytes become lone surrogates, which are found in the fields: one wrong row, not a wrong file.
+            # Undecodable bytes become lone surrogates, which the check of the fields finds: one bad row, not a bad file.
             text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
             reader = csv.reader(text, strict=True)
             header = _csv_header(source, reader)

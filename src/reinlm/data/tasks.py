@@ -1,4 +1,4 @@
-"""Rows to tasks: what an environment is reset to, for sampling and evaluation."""
+"""Convert rows to tasks, to which environments are reset, for sampling and evaluation."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def load_tasks(
 ) -> Loaded[Task]:
     """The tasks of a data set, in the order of its rows.
 
-    A task's content comes from the column `prompt` (text or chat messages), or from `messages`, whose closing assistant
-    messages are taken off: they are the answer that the policy is asked for. All other columns are in `Task.columns`.
-    Prompts are tokenised to find those that cannot be and those that are too long; no tokens are kept.
+    A task's content comes from the column `prompt` (text or chat messages), or from `messages`, whose trailing
+    assistant messages are removed: the policy is to write them. All other columns are in `Task.columns`.
+    Prompts are tokenised only to find invalid and too long ones; no tokens are kept.
 
     Args:
         config: the data; see `DataConfig`.
@@ -63,9 +63,9 @@ def load_tasks(
 
 
 class PromptShaper:
-    """Turns a row's prompt into what the options make of it: in a template, as a chat, with a system prompt.
+    """Applies the options `prompt_template`, `chat` and `system_prompt` to the prompt of a row.
 
-    An option that a prompt leaves without effect raises InputError.
+    An option without effect on a prompt raises InputError.
     """
 
     def __init__(self, config: DataConfig) -> None:

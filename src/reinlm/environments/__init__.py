@@ -1,8 +1,11 @@
-"""What a policy acts in: questions of one turn, and users' environments of several. Needs no torch."""
+"""Environments: single questions, and users' environments of several turns. Imports no torch."""
+
+from typing import TYPE_CHECKING
 
 from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
 from reinlm.environments.question import Question
 from reinlm.environments.spec import is_question, make_environment
+from reinlm.renamed import renamed
 
 __all__ = [
     "Action",
@@ -14,3 +17,6 @@ __all__ = [
     "is_question",
     "make_environment",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+    __getattr__ = renamed(__name__, {"arithmetic": "reinlm.data.arithmetic"})

@@ -20,7 +20,7 @@ _HINT = "correct the environment, or set rollout.on_environment_error=skip to le
 
 
 class EnvironmentFailed(Exception):  # noqa: N818 - an episode's error, which may be skipped
-    """What is wrong with an environment's answer, in one line that names its class and the task.
+    """The error of an environment, in one line that names its class and the task.
 
     `error` is an InputError where it returned something that cannot be used, and a RunError where it raised or took too
     long.
@@ -35,8 +35,8 @@ class Calls:
     """The calls to one episode's environment; an async context manager that closes it.
 
     Each raises `EnvironmentFailed` for what the environment does wrong. `time_limit` is in seconds a call; None is no
-    limit. A thread that hangs goes on running, and does not keep the program from ending. An async method that does not
-    await anything cannot be interrupted.
+    limit. A thread that hangs keeps running but does not keep the program from exiting. An async method that never
+    awaits cannot be interrupted.
     """
 
     def __init__(self, environment: Environment, task: Task, time_limit: float | None) -> None:
@@ -46,15 +46,15 @@ class Calls:
         self._task = task
 
     async def reset(self) -> Observation:
-        """What the model reads first."""
+        """Call `reset`: the first observation."""
         return await self._call("reset", checked_observation, self._task)
 
     async def step(self, action: Action) -> StepResult:
-        """The environment's answer to a turn."""
+        """Call `step` with a turn of the model."""
         return await self._call("step", checked_step, action)
 
     def failed(self, what: str) -> EnvironmentFailed:
-        """The error for something that the environment returned and that cannot be used."""
+        """The error for an unusable return value."""
         return EnvironmentFailed(InputError(f"{self._where}: {what}", hint=_HINT))
 
     async def __aenter__(self) -> Calls:
@@ -63,9 +63,9 @@ class Calls:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the environment give back what it holds, where it has `close`, even if it is cancelled meanwhile.
+        """Call `close` if the environment has it, even if the episode was cancelled.
 
-        An error before is the one that is raised.
+        If the block raised an error, that one is raised rather than an error of `close`.
         """
         if not hasattr(self.environment, "close"):
             return
@@ -111,7 +111,7 @@ def _is_cancelled() -> bool:
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a new daemon thread, with the context variables of the caller.
 
-    The threads of `asyncio.to_thread` would keep the event loop from closing where one of them hangs.
+    A hanging thread of `asyncio.to_thread` would keep the event loop from closing.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -134,6 +134,6 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
     value, error = await outcome
     if isinstance(error, Exception):
         raise error
-    if error is not None:  # SystemExit and its like end a thread, not the run
+    if error is not None:  # SystemExit and similar end the thread, not the run
         raise RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__) from error
     return value

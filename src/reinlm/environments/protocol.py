@@ -1,4 +1,4 @@
-"""What an environment is: Gymnasium's `reset` and `step`, over text.
+"""The environment protocol: Gymnasium's `reset` and `step`, over text.
 
     class Guess:
         name = "guess"
@@ -12,7 +12,7 @@
                 return StepResult(reward=1.0, terminated=True)
             return StepResult("No. Guess again.\\n", reward=0.0)
 
-Either method may be `async`; the others run in a thread of their own, so that neither waits for the other episodes.
+Either method may be `async`; a synchronous one runs in a thread of its own, so that episodes do not wait for each other.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from reinlm.records import Array, Message, Task
+from reinlm.runs.declarations import NAME_CHARACTERS, is_metric_name
 
 Observation = str | Sequence[Message] | Array | None
-"""What the model reads next: text, chat messages, token ids (an int array [n]), or None.
+"""The next input of the model: text, chat messages, token ids (an int array [n]), or None.
 
-From `reset`, None stands for the task's own content. In an episode of chat messages a text becomes a user message. Token
-ids go into the context as they are; they suit episodes over text and over tokens, not chats.
+From `reset`, None means the content of the task. In an episode of chat messages a text becomes a user message. Token
+ids are appended to the context unchanged; they are allowed in episodes over text or tokens, not in chats.
 """
 
 Reward = float | Mapping[str, float] | None
-"""One reward, several by name, or none. No reward is not a reward of 0."""
+"""One reward, several by name, or None. None differs from a reward of 0."""
 
 _LARGEST_ID = int(np.iinfo(np.int32).max)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -49,55 +50,59 @@ class Action:
     """
 
     text: str
-    """What the model wrote, without special tokens and without the stop token; of a message its content."""
+    """The text of the turn without special tokens and stop token; for a message its content."""
     token_ids: Array
-    """[n] int32: the tokens that it chose, the stop token included."""
+    """[n] int32: the sampled tokens, the stop token included."""
     message: Message | None = None
-    """In an episode of chat messages: the assistant's message, with tool calls and thoughts as the template knows them."""
+    """In a chat episode: the assistant message, with tool calls and thoughts as the renderer parses them."""
 
 
 class StepResult(NamedTuple):
-    """What `step` returns; a plain tuple of the five in this order does as well.
+    """The result of `step`; a plain tuple of the five fields in this order is also accepted.
 
     Example:
         StepResult("The tool says 42.", reward={"called_tool": 0.1})
     """
 
     observation: Observation = None
-    """None only where the episode has ended."""
+    """None is allowed only if the episode has ended."""
     reward: Reward = None
-    """Lands on the last token of the turn, under the environment's name or the names of the mapping."""
+    """Assigned to the last token of the turn, under the name of the environment or the names of the mapping, which no reward
+    function may have."""
     terminated: bool = False
-    """The task has come to its end."""
+    """The episode ended by the rules of the task."""
     truncated: bool = False
-    """A limit of the environment's own has cut the episode off."""
+    """A limit of the environment ended the episode."""
     info: Mapping[str, Any] = _NOTHING
-    """`reason`: a word for how the episode ended, in place of "environment". Nothing else is read."""
+    """`reason`: a word that replaces "environment" as `Rollout.reason`. Other keys are ignored."""
 
 
 class Environment(Protocol):
-    """One episode's world. Each episode has an instance of its own; a `name` names its rewards, else its class does.
+    """The environment of one episode; each episode has its own instance. Its rewards are named after its attribute `name`,
+    or else its class.
 
-    It may also have `close()`, which is called at the end of the episode, however it ended.
+    An optional `close()` is called at the end of the episode, however it ended.
     """
 
     def reset(self, task: Task) -> Observation | Awaitable[Observation]:
-        """Begin with the task, and say what the model reads first."""
+        """Start the task and return the first observation."""
 
     def step(self, action: Action) -> StepResult | tuple[Any, ...] | Awaitable[StepResult | tuple[Any, ...]]:
-        """Answer a turn of the model."""
+        """Process a turn of the model."""
 
 
 MakeEnvironment = Callable[[], Environment]
-"""Makes the environment of one episode; a class without arguments is one."""
+"""Creates the environment of one episode; a class without required arguments is one."""
 
 
 def check_environment(environment: Any) -> None:
-    """Raise TypeError where an environment, or the class of one, lacks a method."""
+    """Raise TypeError where an environment, or the class of one, lacks a method, or its name cannot name rewards."""
     for method in ("reset", "step"):
         if not callable(getattr(environment, method, None)):
             name = environment.__name__ if isinstance(environment, type) else type(environment).__name__
             raise TypeError(f"{name} has no method {method!r}; an environment has reset(task) and step(action)")
+    if not isinstance(environment, type):
+        _check_name(name_of(environment))
 
 
 def name_of(environment: Environment) -> str:
@@ -147,8 +152,15 @@ def _checked_reward(reward: Any) -> Reward:
     if reward is None:
         return None
     if isinstance(reward, Mapping):
-        return {str(name): _reward_value(value) for name, value in reward.items()}
+        for name in reward:
+            _check_name(name)
+        return {name: _reward_value(value) for name, value in reward.items()}
     return _reward_value(reward)
+
+
+def _check_name(name: Any) -> None:
+    if not is_metric_name(name):
+        raise TypeError(f"a reward named {name!r}; a reward's name is a text of {NAME_CHARACTERS}")
 
 
 def _reward_value(value: Any) -> float:

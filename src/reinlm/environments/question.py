@@ -7,7 +7,7 @@ from reinlm.records import Task
 
 
 class Question:
-    """The model reads the task's content and answers once; reward functions say what the answer is worth."""
+    """The model reads the content of the task and answers once; reward functions score the answer."""
 
     name = "question"
 
@@ -16,5 +16,5 @@ class Question:
         return None
 
     async def step(self, action: Action) -> StepResult:
-        """The end, without a reward: the model's stop token ended the answer."""
+        """End the episode without a reward."""
         return StepResult(terminated=True, info={"reason": "stop"})

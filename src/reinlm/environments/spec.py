@@ -1,4 +1,4 @@
-"""Environments by name: what a recipe's `environment` may say."""
+"""Environments by name: the values of `environment` in a recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QuestionConfig(Config):
 
 
 def make_environment(spec: Any) -> MakeEnvironment:
-    """What makes the environment of an episode: from a name, {name: values}, `file.py:CLASS`, `module:CLASS`, or a class.
+    """The factory of environments for a name, {name: values}, `file.py:CLASS`, `module:CLASS`, or a class.
 
     Raises:
         InputError: an unknown name, values that do not fit, or a class that is not there.
@@ -40,7 +40,7 @@ def is_question(make: MakeEnvironment) -> bool:
 
 
 def _found(place: str) -> Any:
-    """What `file.py:CLASS` or `module:CLASS` names."""
+    """The object at `file.py:CLASS` or `module:CLASS`."""
     file, _, name = place.rpartition(":")
     if file.endswith(".py") and not Path(file).expanduser().is_file():
         raise InputError(f"environment {place!r}: no such file: {file}", hint="write file.py:CLASS or module:CLASS")

@@ -1,4 +1,4 @@
-"""Looks at runs: reads run folders, never the code that wrote them."""
+"""Reports on runs, from run folders alone; imports no training code."""
 
 from reinlm.insight.report import write_report
 

@@ -1,4 +1,4 @@
-"""The charts of a report: which metrics share one. What they mean is declared with the metrics."""
+"""The charts of a report: which metrics share a chart. Meanings and units come from the metric declarations."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reinlm.runs.declarations import Metric, describe, pattern
+from reinlm.runs.declarations import Metric, find_metric, pattern
 
 MOST_POINTS = 1500
-"""A longer series is averaged in as many stretches, so that a page of a long run opens at once."""
+"""Longer series are averaged down to this many points, which keeps the page small."""
 
 Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve, or one for each reward or evaluation set that its name stands for.
+    """A curve, or one for each logged name that matches the pattern.
 
     Example:
         Series("eval/{set}/accuracy", "{set}", low="eval/{set}/accuracy_low", high="eval/{set}/accuracy_high")
@@ -32,20 +32,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure and its caption. It is shown where a run has logged any of its series."""
+    """One figure and its caption; shown if the run has logged any of its series."""
 
     title: str
     series: tuple[Series, ...]
     unit: str | None = None
-    """None here and below: as the first of the series with a declaration has it."""
+    """None here and below: taken from the first series with a declaration."""
     meaning: str | None = None
     healthy: str | None = None
     kinds: tuple[str, ...] = ()
-    """The kinds of run that it is for; empty for all."""
+    """The kinds of run that show it; empty for all."""
     form: str = "plain"
-    """How the vertical axis reads: plain, percent, log, or stacked (seconds on top of each other)."""
+    """The vertical axis: plain, percent, log, or stacked areas (seconds)."""
     smooth: bool = True
-    """Whether the page's smoothing applies: not to what carries no noise."""
+    """Whether the smoothing of the page applies; not to quantities without noise."""
 
 
 CHARTS: tuple[Chart, ...] = (
@@ -82,7 +82,7 @@ CHARTS: tuple[Chart, ...] = (
         "Loss",
         (Series("loss", "training"), Series("eval/{set}/loss", "held out: {set}")),
         unit="nats per token",
-        meaning="How surprised the model is by the demonstrations: cross-entropy of the trained tokens.",
+        meaning="Cross-entropy of the trained tokens.",
         healthy="falls quickly, then slowly. Held-out loss that turns upwards means overfitting.",
         kinds=("sft",),
     ),
@@ -126,7 +126,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Entropy",
         (Series("entropy", "policy"),),
-        meaning="How undecided the policy is at each token; exploration needs it.",
+        meaning="Entropy of the policy at the sampled tokens, in nats; exploration needs it.",
     ),
     Chart(
         "KL divergence",
@@ -148,7 +148,7 @@ CHARTS: tuple[Chart, ...] = (
             Series("clip_ratio/high_mean", "upper bound"),
             Series("clip_ratio/region_mean", "either"),
         ),
-        meaning="Tokens whose movement the clip stopped.",
+        meaning="Tokens whose gradient the clip set to 0.",
         form="percent",
     ),
     Chart(
@@ -165,7 +165,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "What the critic explains",
         (Series("explained_variance", "explained variance"),),
-        meaning="Share of the returns' variance that the critic foresees. One is perfect, zero a constant.",
+        meaning="Share of the variance of the returns that the critic explains: 1 is perfect, 0 a constant.",
     ),
     Chart(
         "Value loss",
@@ -180,14 +180,14 @@ CHARTS: tuple[Chart, ...] = (
             Series("constraint/{name}/multiplier", "bound on {name}"),
             Series("entropy/coefficient", "entropy bonus"),
         ),
-        meaning="What adaptive and scheduled coefficients stood at.",
+        meaning="Values of adaptive and scheduled coefficients.",
         healthy="settles. One that runs to its end has a target that is out of reach.",
         smooth=False,
     ),
     Chart(
         "Off-policy samples",
         (
-            Series("sequence_mask/dropped", "left behind and masked"),
+            Series("sequence_mask/dropped", "off-policy sequence mask"),
             Series("correction/dropped", "weight 0"),
             Series("selection/selected", "selected by covariance"),
         ),
@@ -239,7 +239,7 @@ CHARTS: tuple[Chart, ...] = (
             Series("updates/skipped", "skipped updates"),
         ),
         unit="count",
-        meaning="Data and updates that did not reach the weights.",
+        meaning="Data and updates that were dropped.",
         healthy="failed rewards and skipped updates stay at zero.",
         smooth=False,
     ),
@@ -275,7 +275,7 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
 def _figure(
     chart: Chart, curves: list[dict[str, Any]], metrics: Mapping[str, Metric], other: bool = False
 ) -> dict[str, Any]:
-    described = (describe(series.metric, metrics) for series in chart.series)
+    described = (find_metric(series.metric, metrics) for series in chart.series)
     info = next((metric for metric in described if metric is not None), _UNDECLARED)
     return {
         "title": chart.title,
@@ -331,7 +331,7 @@ def _curve(
         values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows])]
         if any(value is not None for value in values):
             curve[key] = values
-    info = describe(name, metrics)
+    info = find_metric(name, metrics)
     if info is not None and info.healthy_range is not None:
         curve["healthy"] = [bound for bound in info.healthy_range if bound is not None]
     return curve

@@ -39,7 +39,7 @@ def write_report(
     """Write `report.html` into a run folder and return its path.
 
     Reads `run.json`, `config.yaml`, `metrics.jsonl`, `metrics_info.json`, `summary.json`, and `samples.json` or
-    `rollouts/`, whatever is there: a run that has just begun or was killed has a report too.
+    `rollouts/`, as far as they exist: the report of a run that has just started or was killed is shorter.
 
     Args:
         run_folder: a run, or a folder of several runs such as `quickstart/sft` and `quickstart/rl`.
@@ -122,7 +122,7 @@ def _first(values: Any) -> Any:
 
 
 def _headline(summary: Mapping[str, Any] | None, stages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Before and after: from the summary; where it has none, what evaluations or curves began and ended with."""
+    """Figures before and after: from the summary, or else the first and last values of evaluations or curves."""
     summary = summary or {}
     before, after = (_side(summary, side) for side in ("before", "after"))
     shared = [name for name in before if name in after and not name.endswith(("_low", "_high"))]
@@ -132,7 +132,7 @@ def _headline(summary: Mapping[str, Any] | None, stages: Sequence[Mapping[str, A
 
 
 def _side(summary: Mapping[str, Any], side: str) -> dict[str, float]:
-    """The figures of one side: `X_before` with `X_before_interval`, or the chief ones of the mapping `before`."""
+    """The figures of one side: `X_before` with `X_before_interval`, or the main ones of the mapping `before`."""
     figures = {}
     for key, value in summary.items():
         name = key.removesuffix(f"_{side}")
@@ -150,7 +150,7 @@ def _interval(figures: Mapping[str, float], name: str) -> str:
 
 
 def _ends(stages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """First and last value of every held-out accuracy and loss; where there is none, of reward and loss."""
+    """First and last value of every held-out accuracy and loss, or without any of reward and loss."""
     ends = {}
     for stage in stages:
         series: dict[str, list[float]] = {}
@@ -182,7 +182,7 @@ def _row(name: str, before: float, after: float, around_before: str = "", around
 
 
 def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """What else the summary says."""
+    """The other figures of the summary."""
     facts = []
     for key, value in (summary or {}).items():
         if _is_number(value) and not key.endswith(("_before", "_after")):
@@ -194,7 +194,7 @@ def _facts(summary: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _ended(summary: Mapping[str, Any] | None) -> str:
-    """How a run ended, as its summary says; summaries of earlier versions only say what stopped it."""
+    """How a run ended. Summaries of earlier versions contain only `stopped`."""
     if summary is None:
         return "not finished"
     ended = str(summary.get("ended", "stopped" if summary.get("stopped") else "finished"))
@@ -236,7 +236,7 @@ def _samples(path: Path) -> list[dict[str, Any]] | None:
 
 
 def _side_label(row: Mapping[str, Any], side: str) -> str:
-    """When an answer was sampled; `side` where its row does not say the step."""
+    """When an answer was sampled: the step, or `side` for rows without one."""
     if "step" not in row:
         return side
     return f"after step {row['step']:,}" if row["step"] else "before training"
@@ -256,7 +256,10 @@ def _pair(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dic
         else:
             rows.append({"prompt": sample["prompt"], "answer": sample["answer"], "before": None, "after": sample})
     if before and after and not any(row["before"] and row["after"] for row in rows):
-        firsts, lasts = rows[: len(before)], rows[len(before) :]  # of other prompts: show both sides, in turn
+        firsts, lasts = (
+            rows[: len(before)],
+            rows[len(before) :],
+        )  # different prompts before and after: show both, alternating
         rows = [row for pair in zip(firsts, lasts, strict=False) for row in pair]
     return rows
 
@@ -276,7 +279,7 @@ def _sample(row: Mapping[str, Any], when: str) -> dict[str, Any]:
 
 
 def _end(row: Mapping[str, Any]) -> str | None:
-    """How it ended, where neither the model's own stop nor the end of the task ended it."""
+    """How an answer ended; None for a stop token and for an episode that the environment terminated."""
     end = row.get("end")
     if row.get("terminated"):
         return None

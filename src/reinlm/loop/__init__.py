@@ -1,4 +1,4 @@
-"""The loop that every run shares, the events that it sends, callbacks and trackers. Imports no torch when it is loaded."""
+"""The loop of every run, its events, callbacks and trackers. Importing it does not import torch."""
 
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ from reinlm.loop.events import (
     Updated,
 )
 from reinlm.loop.interrupts import Interrupted
-from reinlm.loop.loop import Loop, LoopSettings, RunResult
+from reinlm.loop.loop import Loop
 from reinlm.loop.run import Run, StepContext, StepReport
+from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.trackers import build_trackers, check_trackers, tracker
 from reinlm.renamed import renamed
 
@@ -52,5 +53,5 @@ __all__ = [
     "tracker",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
     __getattr__ = renamed(__name__, {"StepResult": "reinlm.loop:StepReport"})

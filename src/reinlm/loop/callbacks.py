@@ -1,10 +1,9 @@
-"""Callbacks: objects that watch a run and may log metrics of their own, stop it, or change its learning rate."""
+"""Callbacks: objects that receive the events of a run and may log metrics, stop it, or change its learning rate."""
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from reinlm.loop.events import (
     StepStarted,
     Updated,
 )
-from reinlm.runs.declarations import is_clock, is_library_name
+from reinlm.runs.declarations import NAME_CHARACTERS, is_clock, is_library_name, is_metric_name
 
 HANDLERS = {
     event.handler: ("event", "control")
@@ -34,18 +33,19 @@ HANDLERS = {
 }
 """The methods that receive events, and what they are called with."""
 
-_NAME = re.compile(r"[\w./@%()=-]+")
+_STATE = ("state_dict", "load_state_dict")
 
 
 class Callback:
     """Base of callbacks and trackers. Override what is needed; every method does nothing by default.
 
-    Callbacks run in the order given. What they ask of `control` takes effect at one place, the end of the step, before its
-    record and checkpoint are written. A callback with state overrides `state_dict` and `load_state_dict`; the state is in
-    every checkpoint, so a run that is killed and resumed goes on as if nothing had happened. State that changes in `on_logged`
-    or `on_saved` is in the next checkpoint only.
+    Callbacks run in the order given. Requests to `control` take effect at the end of the step, before its record and
+    checkpoint are written.
 
-    Methods whose names begin with `on_` are handlers: one that no event has is refused, as are async ones.
+    A callback with state overrides `state_dict` and `load_state_dict`; the state is in every checkpoint, so a killed and
+    resumed run gives the same results. State that changes in `on_logged` or `on_saved` is only in the next checkpoint.
+
+    Methods whose names begin with `on_` are handlers: async ones and those that belong to no event are errors.
 
     A callback that raises ends the run with a `RunError` that names it, after the step was finished without it and saved.
 
@@ -59,7 +59,7 @@ class Callback:
 
     @property
     def name(self) -> str:
-        """Names the callback in messages and its state in the checkpoint; two with state need different names."""
+        """Its name in messages and checkpoints; callbacks with state need different names."""
         return type(self).__name__
 
     def on_run_started(self, event: RunStarted, control: Control) -> None: ...
@@ -83,27 +83,27 @@ class Callback:
     def on_run_ended(self, event: RunEnded, control: Control) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the checkpoint keeps: plain values, tensors and NumPy arrays, nested to any depth."""
+        """The state for checkpoints: plain values, tensors and NumPy arrays, nested to any depth."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 @dataclass
 class Requests:
-    """What was asked for since the end of the last step."""
+    """The requests of callbacks since the end of the last step."""
 
     logged: dict[str, float] = field(default_factory=dict)
     by: dict[str, str] = field(default_factory=dict)
-    """Who logged a metric."""
+    """Metric -> the callback that logged it."""
     stop: str | None = None
     rates: list[tuple[str, float]] = field(default_factory=list)
-    """("set" or "scale", number), in the order asked."""
+    """("set" or "scale", number), in the order of the calls."""
 
 
 class Control:
-    """What a callback may ask of the run. It takes effect at the end of the step, before its checkpoint."""
+    """Requests of a callback to the run. They take effect at the end of the step, before its checkpoint."""
 
     def __init__(self) -> None:
         self._requests = Requests()
@@ -112,7 +112,7 @@ class Control:
 
     @property
     def logged(self) -> Mapping[str, float]:
-        """What callbacks logged in this step so far."""
+        """Metrics that callbacks have logged in this step so far."""
         return MappingProxyType(self._requests.logged)
 
     @property
@@ -121,7 +121,7 @@ class Control:
         return self._requests.stop
 
     def log(self, name: str, value: float) -> None:
-        """Put a metric of one's own into the step's record, beside the library's.
+        """Add a metric to the record of the step.
 
         A value is a number, or a tensor or an array of one element. NaN and infinities are logged; metrics.jsonl has null there.
         `reinlm.declare_metrics` gives it a unit and a meaning, which the report shows.
@@ -130,8 +130,8 @@ class Control:
             InputError: for a name that the library uses or that was logged in this step already, or a value that is no number.
         """
         self._check_open("log")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"a metric's name has letters, digits and ./@%()=_- only, not {name!r}")
+        if not is_metric_name(name):
+            raise InputError(f"a metric's name has {NAME_CHARACTERS}, not {name!r}")
         if name == "step" or name.startswith("eval/") or is_clock(name) or is_library_name(name):
             raise InputError(f"{name!r} is a name of the library's own", hint=f"log it as 'mine/{name}'")
         if name in self._requests.logged:
@@ -147,11 +147,11 @@ class Control:
         self._requests.stop = self._requests.stop or reason
 
     def set_learning_rate(self, value: float) -> None:
-        """Train with this rate from the next step on, in place of the schedule's. A critic keeps its own."""
+        """Use this learning rate of the policy from the next step on instead of the schedule. The critic's stays unchanged."""
         self._change_rate("set", value)
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Multiply the rate from the next step on; a schedule goes on underneath. A critic keeps its own."""
+        """Multiply the scheduled learning rate of the policy from the next step on. The critic's stays unchanged."""
         self._change_rate("scale", factor)
 
     def _change_rate(self, verb: str, value: float) -> None:
@@ -169,7 +169,7 @@ class Control:
             )
 
     def _attend(self, callback: str, handler: str, asks: bool) -> None:
-        """Note who is called next, and whether it may ask for anything."""
+        """Set which callback is called next, and whether it may make requests."""
         self._asking = callback
         self._closed = None if asks else handler
 
@@ -183,7 +183,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
     Raises:
         InputError: for what is no callback, for a handler that no event has, that is async or does not take (event, control),
-            or for two with state under one name.
+            for one of `state_dict` and `load_state_dict` without the other, or for two with state under one name.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise InputError(f"callbacks is a list of Callback objects, not {callbacks!r}", hint="put it into a list")
@@ -207,7 +207,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def _check_methods(callback: Callback) -> None:
-    """Refuse handlers that would never be called, or could not be."""
+    """Raise InputError for handlers that would never be called or cannot be called."""
     given, name = {method for method in dir(callback) if method.startswith("on_")}, type(callback).__name__
     for method in sorted(given - HANDLERS.keys()):
         near = nearest(method, HANDLERS)
@@ -226,13 +226,24 @@ def _check_methods(callback: Callback) -> None:
         except TypeError as error:
             taken = f"({', '.join(('self', *arguments))})"
             raise InputError(f"callback {name}: {method} cannot be called with {taken}: {error}") from None
-        except ValueError:  # a builtin, which tells no signature
+        except ValueError:  # a builtin without a signature
             continue
+    for method, other in (_STATE, _STATE[::-1]):
+        if _overrides(callback, method) and not _overrides(callback, other):
+            raise InputError(
+                f"callback {name} has {method} and no {other}: a resumed run would lose its state",
+                hint=f"write {other} too",
+            )
 
 
 def has_state(callback: Callback) -> bool:
-    """Whether its class keeps something in checkpoints."""
-    return type(callback).state_dict is not Callback.state_dict
+    """Whether it keeps something in checkpoints."""
+    return _overrides(callback, "state_dict")
+
+
+def _overrides(callback: Callback, method: str) -> bool:
+    """Whether its class, or the object itself, has a method of its own in place of the base's, which does nothing."""
+    return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)
 
 
 def _checked_number(what: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Delivers events to callbacks, notes what a failing one raised until the step is saved, and holds their state."""
+"""Sends events to callbacks, keeps the first error of one until the step is saved, and collects their state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Delivery:
         self._silent: set[int] = set()
 
     def send(self, event: Event) -> None:
-        """Call every callback. One that raises is noted and gets nothing more but `RunEnded`; the others get all."""
+        """Call every callback. One that has raised receives only `RunEnded` afterwards; the others receive all events."""
         for callback in self.callbacks:
             if id(callback) in self._silent and not isinstance(event, RunEnded):
                 continue
@@ -35,11 +35,11 @@ class Delivery:
                 self.fail(_failure(callback, event.handler, error))
 
     def take(self) -> Requests:
-        """What was asked for since the last call."""
+        """The requests since the last call."""
         return self.control._take()
 
     def without_clashes(self, asked: Requests, metrics: Mapping[str, float]) -> dict[str, float]:
-        """What callbacks logged; a name that the run itself logged is a failure, and is left out."""
+        """The metrics of callbacks, without those that the run logs itself, which are recorded as a failure."""
         for name in asked.logged.keys() & metrics.keys():
             self.fail(RunError(f"callback {asked.by[name]} logged {name!r}, which the run logs itself"))
         return {name: value for name, value in asked.logged.items() if name not in metrics}
@@ -69,7 +69,7 @@ class Delivery:
         return states
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Give the callbacks their states back; one that the checkpoint does not know starts afresh.
+        """Give the callbacks their states back; one without a state in the checkpoint keeps its initial state.
 
         Raises:
             InputError: where the checkpoint holds the state of a callback that is not there.
@@ -89,7 +89,7 @@ class Delivery:
 
 
 def send_event(callbacks: Sequence[Callback], event: Event, error: BaseException | None = None) -> None:
-    """Send one event. What fails there is noted on `error`, the one that ends the run, or raised where there is none."""
+    """Send one event. A failure is added as a note to `error`, which ends the run, or raised if that is None."""
     delivery = Delivery(callbacks)
     delivery.send(event)
     if delivery.failure is not None and error is None:

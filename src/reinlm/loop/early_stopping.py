@@ -1,4 +1,4 @@
-"""Stopping early: the best value so far, the judgement behind `evaluation.stop_at` and `patience`, and a callback."""
+"""Early stopping: the rule behind `evaluation.stop_at` and `evaluation.patience`, and the callback `EarlyStopping`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mode = Literal["max", "min"]
 
 @dataclass(frozen=True)
 class Best:
-    """The best of the values seen, and how many came since without being better. A pure fold.
+    """The best value so far, and how many values since were not better. Immutable.
 
     Example:
         >>> Best().seen(0.5, "max").seen(0.4, "max")
@@ -28,17 +28,17 @@ class Best:
     since: int = 0
 
     def seen(self, value: float, mode: Mode, min_delta: float = 0.0) -> Best:
-        """With one more value; it is better where it beats the best by more than `min_delta`."""
+        """The result after one more value, which is better if it improves on the best by more than `min_delta`."""
         gain = math.inf if self.value is None else (value - self.value if mode == "max" else self.value - value)
         return Best(value) if gain > min_delta else replace(self, since=self.since + 1)
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Judges a run by the first set's accuracy, or its loss where nothing is sampled.
+class StopRule:
+    """Decides by the accuracy on the first evaluation set, or its loss where nothing is sampled.
 
-    Example: the judgement of a run that stops once its accuracy reaches 0.9:
-        Judge(higher_is_better=True, stop_at=0.9, patience=None)
+    Example: stop once the accuracy reaches 0.9:
+        StopRule(higher_is_better=True, stop_at=0.9, patience=None)
     """
 
     higher_is_better: bool
@@ -50,13 +50,13 @@ class Judge:
         return "max" if self.higher_is_better else "min"
 
     def value(self, found: Mapping[str, float]) -> float | None:
-        """The value to judge by; None where nothing was measured, or it is not a number."""
-        judged = "/accuracy" if self.higher_is_better else "/loss"
-        value = next((value for name, value in found.items() if name.endswith(judged)), math.nan)
+        """The accuracy or loss among the metrics `found`; None if it is missing or NaN."""
+        suffix = "/accuracy" if self.higher_is_better else "/loss"
+        value = next((value for name, value in found.items() if name.endswith(suffix)), math.nan)
         return None if math.isnan(value) else value
 
     def stop(self, value: float, best: Best) -> str | None:
-        """Why to stop after this value, which `best` has seen; None to go on."""
+        """The reason to stop after this value, which `best` includes; None to continue."""
         if self.stop_at is not None and self.higher_is_better and value >= self.stop_at:
             return f"evaluation reached {value:.3f}, at least stop_at={self.stop_at}"
         if self.patience is not None and best.since >= self.patience:
@@ -70,10 +70,10 @@ class EarlyStopping(Callback):
     Args:
         metric: a metric of the library, or one that an earlier callback logs.
         patience: how many values in a row may fail to be better, 1 or more.
-        min_delta: what a value must beat the best by, in the metric's unit.
+        min_delta: the least improvement that counts, in the unit of the metric.
         mode: "max" where higher is better, "min" where lower is.
 
-    A value that is NaN is passed over. The evaluation before training counts as the first value.
+    NaN values are ignored. The evaluation before training counts as the first value.
 
     Example:
         reinlm.rl(…, callbacks=[EarlyStopping("reward", patience=20, min_delta=0.01)])

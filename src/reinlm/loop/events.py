@@ -1,4 +1,4 @@
-"""What a run sends to its callbacks and trackers: frozen events, whose mappings, lists and arrays are read-only views.
+"""Events that a run sends to callbacks and trackers: frozen, with read-only views of mappings, lists and arrays.
 
 In their order:
 
@@ -31,7 +31,7 @@ class Event:
     handler: ClassVar[str]
     """The method of a `Callback` that receives it."""
     asks: ClassVar[bool] = True
-    """Whether a callback may ask something of the run here; not where the step is over, or none has begun."""
+    """Whether `control` accepts requests during this event; not before or after a step."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -56,11 +56,11 @@ class RunStarted(Event):
     """What config.yaml holds: everything resolved, secrets redacted."""
     total_steps: int
     done: int
-    """Steps made before; 0 for a run that begins."""
+    """Steps made before; 0 for a new run."""
     after_step: int
-    """The last step whose record stands; what was logged of later ones comes again. -1 where nothing stands."""
+    """The last step whose record is kept; later steps are logged again. -1 for none."""
     stopped: str | None
-    """Why the restored run had been stopped; None for one that goes on."""
+    """Why the resumed run had been stopped; None if it was not."""
 
     @property
     def over(self) -> bool:
@@ -83,7 +83,7 @@ class StepStarted(Event):
 
 @dataclass(frozen=True)
 class GroupScored(Event):
-    """Sent by runs of `rl` for each group that it sampled, filters' rejects included, once all of them have rewards.
+    """Sent by runs of `rl` for each group that it sampled, those dropped by filters included, once all have rewards.
 
     Example:
         GroupScored(step=12, group=ScoredGroup(…))
@@ -96,7 +96,7 @@ class GroupScored(Event):
 
 @dataclass(frozen=True)
 class BatchPrepared(Event):
-    """Sent by runs of `sft` and `rl` before the first update of a step, once it is known what is trained on.
+    """Sent by runs of `sft` and `rl` before the first update of a step, when the training batch is complete.
 
     Example:
         BatchPrepared(step=12, sequences=64, tokens=8123, groups=(ScoredGroup(…), …), advantages=array([…]))
@@ -108,9 +108,9 @@ class BatchPrepared(Event):
     tokens: int
     """Tokens that are trained on or scored."""
     groups: tuple[ScoredGroup, ...] = ()
-    """Of `rl`: the groups of the batch, replayed ones last."""
+    """In `rl`: the groups of the batch, replayed ones last."""
     advantages: np.ndarray | None = None
-    """Of `rl`: [tokens], in the order of the groups."""
+    """In `rl`: [tokens] advantages, in the order of the groups."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Updated(Event):
     handler = "on_updated"
     step: int
     metrics: Mapping[str, float]
-    """What the updates measured."""
+    """Metrics of the updates."""
 
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """Sent by the loop after each evaluation that found something; the one before training has step 0.
+    """Sent by the loop after each evaluation with a result; the one before training has step 0.
 
     Example:
         Evaluated(step=50, metrics={"eval/test/accuracy": 0.4}, samples=[{"prompt": "2+2=", "completion": "4", …}])
@@ -144,7 +144,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True)
 class StepEnded(Event):
-    """Sent by the loop when all of a step is measured, before what callbacks asked for takes effect.
+    """Sent by the loop when all of a step is measured, before the requests of callbacks take effect.
 
     Example:
         StepEnded(step=12, metrics={"loss": 0.3, "reward": 0.5, "step_time": 2.1})
@@ -153,12 +153,12 @@ class StepEnded(Event):
     handler = "on_step_ended"
     step: int
     metrics: Mapping[str, float]
-    """Of the run's step and the evaluation; what callbacks logged is in `control.logged`."""
+    """Metrics of the step and its evaluation; those of callbacks are in `control.logged`."""
 
 
 @dataclass(frozen=True)
 class Logged(Event):
-    """Sent by the loop once a step's record stands in metrics.jsonl: what trackers write.
+    """Sent by the loop when the record of a step is in metrics.jsonl; trackers write it.
 
     Example:
         Logged(step=12, metrics={"loss": 0.3, "mine/norm": 4.0, "time": 1.7e9})
@@ -168,7 +168,7 @@ class Logged(Event):
     asks = False
     step: int
     metrics: Mapping[str, float]
-    """Everything, callbacks' own metrics included."""
+    """All metrics of the record, those of callbacks included."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Saved(Event):
 
 @dataclass(frozen=True)
 class RunEnded(Event):
-    """Sent by the loop last, however the run ends, to every callback, one that failed before included.
+    """Sent by the loop last, however the run ends, to every callback, also those that have failed.
 
     A process that is killed sends nothing.
 

@@ -19,14 +19,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Listens for Ctrl-C and SIGTERM while a loop works; elsewhere, and off the main thread, Python's own behaviour stands.
+    """Handles Ctrl-C and SIGTERM while a loop runs in the main thread.
 
-    A handler of SIGTERM that the program has set is left in place.
+    A SIGTERM handler that the program has set stays in place.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.asked = 0
-        """The first signal that came; 0 before."""
+        """The first signal received; 0 before."""
         self._say = say
         self._listening = False
 

@@ -7,17 +7,18 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from reinlm.errors import RunError
 from reinlm.loop.callbacks import Callback, check_callbacks
 from reinlm.loop.delivery import Delivery
-from reinlm.loop.early_stopping import Best, Judge
+from reinlm.loop.early_stopping import Best, StopRule
 from reinlm.loop.events import Evaluated, Logged, Reason, RunEnded, RunStarted, Saved, StepEnded, StepStarted, read_only
 from reinlm.loop.interrupts import Interrupted, Interrupts
 from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
+from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.summary import count_updates, summarise
 from reinlm.loop.trackers.console import ConsoleTracker
 from reinlm.runs.checkpoints import Checkpoints, load_state
@@ -28,46 +29,16 @@ from reinlm.runs.schema import RolloutLog
 from reinlm.runs.state import copy_state, random_states, restore_random_states
 
 
-@dataclass(frozen=True)
-class LoopSettings:
-    """How often a loop looks, judges and saves.
-
-    Example: a run of 200 steps judged by accuracy every 50, saved every 100:
-        LoopSettings(higher_is_better=True, evaluate_every=50, save_every=100)
-    """
-
-    higher_is_better: bool
-    """Judged by `eval/…/accuracy`, or else by `eval/…/loss`."""
-    stride: int = 1
-    """Steps from one call of the run to the next, and from one line of metrics to the next."""
-    evaluate_every: int = 0
-    """Steps between evaluations; 0: at the start and the end alone."""
-    stop_at: float | None = None
-    patience: int | None = None
-    save_every: int = 50
-    """Steps between checkpoints; 0: at the end alone."""
-    keep_last: int = 2
-    resume_command: str | None = None
-    """What an interrupted run is told to go on with; by default `reinlm KIND --resume --output FOLDER`."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a finished run leaves: its folder, the figures of summary.json, and the trained policy."""
-
-    folder: Path
-    summary: dict[str, Any]
-    policy: Any = field(repr=False)
-
-
 class Loop:
-    """Drives a run through its folder. `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
+    """Makes the steps, evaluations and checkpoints of a `Run`.
+
+    `run()` is `start()`, `step()` while not `over`, and `finish()`, in a row.
 
     Args:
         run: what is trained.
         settings: how often to evaluate and save, and when to stop.
-        folder: the run's folder; one that was opened to resume goes on from its newest checkpoint.
-        progress: what a person sees; None shows nothing.
+        folder: the run's folder; one opened with resume=True continues from its newest checkpoint.
+        progress: the progress bar; None shows nothing.
         callbacks: callbacks and trackers, in the order in which they are called.
 
     Raises:
@@ -87,16 +58,16 @@ class Loop:
         self.settings = settings
         self.folder = folder
         self.delivery = Delivery([ConsoleTracker(progress), *check_callbacks(callbacks)])
-        self.judge = Judge(settings.higher_is_better, settings.stop_at, settings.patience)
-        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self.judge.mode)
+        self._stop_rule = StopRule(settings.higher_is_better, settings.stop_at, settings.patience)
+        self.checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=self._stop_rule.mode)
         self.done = 0
         """Steps made."""
         self.seconds = 0.0
-        """Spent in the run's steps."""
+        """Seconds spent in steps."""
         self.stopped: str | None = None
         """Why the run ends before its last step."""
         self._best = Best()
-        self._latest: float | None = None  # what the evaluation after the step just made found
+        self._latest: float | None = None  # the accuracy or loss of the evaluation after the last step
         self._saved: int | None = None
         self._last_checkpoint = NO_CHECKPOINT
         self._checkpoint_seconds = 0.0
@@ -104,7 +75,7 @@ class Loop:
         self._say = progress.say
         self._started = self._ended = False
         self._failure: Exception | None = None
-        """What an evaluation raised; it is raised once the step is saved."""
+        """The error of an evaluation; raised once the step is saved."""
 
     @property
     def over(self) -> bool:
@@ -117,7 +88,7 @@ class Loop:
         return self._started and not self._ended
 
     def run(self) -> RunResult:
-        """Train to the end, also after some steps. Raises Interrupted after Ctrl-C or SIGTERM, with everything saved."""
+        """Train to the end, from the current step. Raises Interrupted after Ctrl-C or SIGTERM, with everything saved."""
         with self._guarded():
             if not self._started:
                 self.start()
@@ -128,7 +99,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ start, step, finish
 
     def start(self) -> None:
-        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run as it stands."""
+        """Restore the newest checkpoint of a resumed run, open its files, and evaluate a new run before its first step."""
         with self._guarded():
             self.delivery.state_dict()  # a state that no checkpoint can hold ends the run before its first step
             newest = self.checkpoints.newest() if self.folder.resumed else None
@@ -151,7 +122,7 @@ class Loop:
                     self.stopped,
                 )
             )
-            restore_random_states(random)  # what a tracker drew when it was opened is none of the run's
+            restore_random_states(random)  # random numbers that a tracker drew must not change the run
             self._raise_failure()
             if newest is None:
                 self._conclude(0, self._evaluate(0))
@@ -167,8 +138,8 @@ class Loop:
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, the step saved.
-            RunError: where a callback fails, the step saved. What the run itself raises; the steps before it are saved where
-                the weights had not moved since.
+            RunError: where a callback fails, the step saved. The run's own errors; the steps before are saved if
+                the weights have not changed since.
         """
         if not self._started or self._ended or self.over:
             raise RuntimeError("step() comes after start(), while the loop is not over")
@@ -190,7 +161,7 @@ class Loop:
         return logged
 
     def finish(self) -> RunResult:
-        """Save what is not saved, write summary.json, and end the run; also before its last step.
+        """Save a checkpoint if needed, write summary.json, and end the run; also allowed before its last step.
 
         Raises:
             RunError: where updates were tried and every one of them was skipped, since none was finite.
@@ -212,7 +183,7 @@ class Loop:
         return RunResult(self.folder.path, summary, self.active_run.policy)
 
     def save(self) -> Path:
-        """Write a checkpoint of the steps made, where there is none of them yet; its folder."""
+        """Write a checkpoint of the steps made, unless it exists; returns its folder."""
         if not self._started:
             raise RuntimeError("save() comes after start()")
         if self._saved != self.done:
@@ -240,7 +211,7 @@ class Loop:
 
     @contextmanager
     def _keeping_what_is_done(self) -> Iterator[None]:
-        """Save the steps made before where the next one raises, unless its updates have moved the weights already."""
+        """If the block raises, save the steps made before, unless the weights have changed already."""
         if not self.done or self._saved == self.done or self.active_run.version is None:
             yield
             return
@@ -263,7 +234,7 @@ class Loop:
         return self.over or bool(every and step % every == 0)
 
     def _try_to_evaluate(self, step: int) -> dict[str, float]:
-        """As `_evaluate`; what it raises is kept until the step is saved."""
+        """Like `_evaluate`, but keeps an error until the step is saved."""
         try:
             return {} if self._failure is not None else self._evaluate(step)
         except Exception as error:  # noqa: BLE001 - the loop raises it once the step is saved
@@ -271,17 +242,17 @@ class Loop:
             return {}
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Evaluate, and judge the run by what is found."""
+        """Evaluate, and apply the stop rule to the result."""
         started = time.perf_counter()
         found, samples = self.active_run.evaluate(step)
         if not found:
             return {}
-        value = self.judge.value(found)
+        value = self._stop_rule.value(found)
         if value is not None:
             self._latest = value
-            self._best = self._best.seen(value, self.judge.mode)
+            self._best = self._best.seen(value, self._stop_rule.mode)
             if step:
-                self.stopped = self.stopped or self.judge.stop(value, self._best)
+                self.stopped = self.stopped or self._stop_rule.stop(value, self._best)
         if samples:
             stage = "before" if step == 0 else "after"
             rows = [{"step": step, **sample} for sample in samples]
@@ -290,7 +261,7 @@ class Loop:
         return {**found, "time/evaluate": time.perf_counter() - started}
 
     def _conclude(self, step: int, metrics: dict[str, float]) -> Mapping[str, float]:
-        """Do what callbacks asked for, and write the step's record: the one place where requests take effect."""
+        """Carry out the requests of callbacks and write the record of the step. Requests take effect only here."""
         if self.stopped is None and self.delivery.control.stopping is not None:
             self.stopped = self.delivery.control.stopping
             if not any(name.startswith("eval/") for name in metrics):
@@ -307,7 +278,7 @@ class Loop:
         return view
 
     def _state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the model."""
+        """The state in a checkpoint, without the model."""
         return {
             "run": self.active_run.state_dict(),
             "random": random_states(),
@@ -328,7 +299,7 @@ class Loop:
         return path
 
     def _restore(self, path: Path) -> Mapping[str, Any]:
-        """Take back a checkpoint; returns the random states, which are set last."""
+        """Restore a checkpoint; returns the random states, which the caller sets last."""
         state = load_state(path)
         self.active_run.restore(path)
         self.active_run.load_state_dict(state["run"])
@@ -344,7 +315,7 @@ class Loop:
 
     @property
     def _failed(self) -> Exception | None:
-        """What is to be raised once the step is saved."""
+        """The error to raise once the step is saved."""
         return self._failure or self.delivery.failure
 
     def _raise_failure(self) -> None:
@@ -352,7 +323,7 @@ class Loop:
             raise self._failed
 
     def _end(self, reason: Reason, message: str | None, error: BaseException | None = None) -> dict[str, Any]:
-        """Write the summary and call the callbacks, once; what fails there, or failed before, is noted on `error`."""
+        """Write the summary and call the callbacks, once; errors here or before are added as notes to `error`."""
         if not self._started or self._ended:
             return {}
         self._ended = True
@@ -383,7 +354,7 @@ class Loop:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Send RunEnded however the run ends; a signal becomes an Interrupted that says how to resume. May be nested."""
+        """Send RunEnded if the block raises; convert a signal to an Interrupted that says how to resume. May be nested."""
         with self._interrupts.listen():
             try:
                 yield

@@ -1,4 +1,4 @@
-"""What the loop measures itself, and what every run that it drives logs."""
+"""Declarations of the metrics that the loop measures, and of those that every run logs."""
 
 from reinlm.runs.declarations import Metric, declare_metrics
 

@@ -1,4 +1,4 @@
-"""What the loop drives, and what passes between them."""
+"""The interface between the loop and a run: `Run`, `StepContext`, `StepReport`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NO_CHECKPOINT = "none yet"
 
 
 def _ignore(event: Event) -> None:
-    """Receives the events of a run that is stepped without a loop."""
+    """Ignores the events of a run that is stepped without a loop."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a run is given with each step.
+    """The arguments of a step besides its number.
 
     Example:
         StepContext(last_checkpoint="runs/x/checkpoints/step_50", rollouts=RolloutLog(…), send=…)
@@ -28,7 +28,7 @@ class StepContext:
     last_checkpoint: str = NO_CHECKPOINT
     """The newest checkpoint, for error messages."""
     rollouts: RolloutLog | None = None
-    """Where samples are written; None where they are kept nowhere."""
+    """Where samples are written; None: nowhere."""
     send: Callable[[Event], None] = _ignore
     """Sends an event to the callbacks."""
 
@@ -39,7 +39,7 @@ ALONE = StepContext()
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a run reports of a step.
+    """The result of a step.
 
     Example:
         StepReport({"loss": 0.3}, stop="grpo kept none of 32 groups in 8 rounds: nothing to learn from")
@@ -47,31 +47,34 @@ class StepReport:
 
     metrics: Mapping[str, float]
     stop: str | None = None
-    """Why the run cannot usefully go on; None while it can."""
+    """Why the run should stop; None to continue."""
 
 
 class Run(Protocol):
-    """What the loop drives: `reinlm.training.rl.RLRun`, `reinlm.training.sft.SFTRun`, `reinlm.classical.run.Control`."""
+    """The interface that the loop needs.
+
+    Implemented by `reinlm.training.rl.RLRun`, `reinlm.training.sft.SFTRun`, `reinlm.classical.run.Control`.
+    """
 
     @property
     def kind(self) -> str: ...
 
     @property
     def policy(self) -> Any:
-        """What is trained; `RunResult` hands it on."""
+        """The trained policy, returned in `RunResult`."""
 
     @property
     def total_steps(self) -> int: ...
 
     @property
     def version(self) -> int | None:
-        """Optimizer steps made so far: while it stays the same, so do the weights. None where nothing counts them."""
+        """Optimizer steps made so far; the weights change only when it does. None if they are not counted."""
 
     def step(self, step: int, context: StepContext) -> StepReport:
         """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Metrics `eval/SET/…` and sample answers; both empty where nothing is to be evaluated."""
+        """Metrics `eval/SET/…` and sample answers; both empty without an evaluation set."""
 
     def set_learning_rate(self, value: float) -> None:
         """Train with this rate from the next step on, in place of the schedule's."""
@@ -83,7 +86,7 @@ class Run(Protocol):
         """Write what is trained into a checkpoint's folder."""
 
     def restore(self, folder: Path) -> None:
-        """Take back, bit for bit, what `save` wrote."""
+        """Restore exactly what `save` wrote."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

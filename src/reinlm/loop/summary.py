@@ -19,12 +19,12 @@ def summarise(
     seconds: float,
     checkpoint: str | None,
 ) -> dict[str, Any]:
-    """The figures that a run is judged by; `before` and `after` are its first and last evaluation.
+    """The contents of summary.json; `before` and `after` are the first and last evaluation.
 
     Args:
         ended: finished, stopped, interrupted or failed.
         message: why it was stopped, interrupted or failed; None for a run that is finished.
-        stopped: why it ends before its last step, by its own judgement or a callback's.
+        stopped: why it ends before its last step, by the stop rule or a callback.
     """
     _, skipped = count_updates(records)
     summary: dict[str, Any] = {

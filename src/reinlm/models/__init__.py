@@ -40,5 +40,5 @@ __all__ = [
     "training_mode",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
     __getattr__ = renamed(__name__, {"Scores": "reinlm.models:Outputs"})

@@ -1,4 +1,4 @@
-"""A second model like one that is loaded: built from its configuration, with its weights."""
+"""Build a second model from the configuration and the weights of a loaded one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 def same_model(lm: nn.Module) -> nn.Module:
     """A new model of the same configuration, weights, types and device, frozen.
 
-    The random state stays as it is. An adapter is not copied: give the model that it stands on.
+    The random state does not change. Adapters are not copied: pass the base model.
     """
     from transformers.initialization import no_init_weights
 

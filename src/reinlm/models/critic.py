@@ -1,4 +1,4 @@
-"""The critic of a language model: a value for every state, the text so far.
+"""The critic of a language model: the value of every state, that is of the text so far.
 
 A value is read from the hidden state that the next token is chosen from, so the value of a token's state never sees the
 token itself.
@@ -36,9 +36,9 @@ class ValueModel:
     """
 
     model: TokenModel
-    """What runs: one of its own, or the policy's, which then has the value head."""
+    """The model with the value head: the critic's own, or the policy's if shared."""
     adapter: str | None = None
-    """The adapter of the policy's model that it is."""
+    """The adapter of the policy's model that belongs to the critic; None without LoRA."""
 
     def __init__(self, policy: TokenModel, backbone: Backbone = "own", source: nn.Module | None = None) -> None:
         lm: Any = policy.lm
@@ -68,7 +68,7 @@ class ValueModel:
                 weight.requires_grad_(True)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The head's, and those of the backbone or adapter that is the critic's own, as they are now, sharded or not."""
+        """Parameters of the head and of the critic's own backbone or adapter, sharded or not."""
         yield from ((f"head.{name}", weight) for name, weight in self.head.named_parameters())
         if self.adapter:
             mine = (weight for name, weight in self.model.lm.named_parameters() if f".{ADAPTER}." in name)
@@ -77,14 +77,14 @@ class ValueModel:
             yield from ((f"backbone.{name}", weight) for name, weight in self.model.lm.named_parameters())
 
     def trainable(self) -> list[nn.Parameter]:
-        """What the critic's optimizer steps."""
+        """The parameters that the critic's optimizer updates."""
         return [weight for _, weight in self.named_parameters()]
 
     def learned(self) -> dict[str, Tensor]:
-        """Everything that the critic learned, whole, its adapter included."""
+        """All trained weights of the critic, unsharded, its adapter included."""
         return {name: whole(weight).detach() for name, weight in self.named_parameters()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take back what `learned` gave."""
+        """Load what `learned` returned."""
         for name, weight in self.named_parameters():
             assign(weight, state[name])

@@ -1,8 +1,8 @@
-"""Where a causal language model's backbone ends and its head begins, checked against the model itself.
+"""Split a causal language model into backbone and head, and check the split against the model itself.
 
-Log-probabilities in chunks need the head apart from the backbone. Some architectures also bend the logits after the
-head (Gemma's soft cap, Granite's and Cohere's scale); their configuration says so, and one look at a few tokens shows
-whether `head` after `backbone` is what the model computes.
+Chunked log-probabilities need backbone and head separately. Some architectures transform the logits after the head
+(Gemma's soft cap, Granite's and Cohere's scale), as their configuration says. A forward pass of a few tokens checks that
+`head` after `backbone` equals the model.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Split:
-    """A model in two: `logits(backbone(input_ids)[0])` equals `model(input_ids).logits`."""
+    """A model split in two: `logits(backbone(input_ids)[0])` equals `model(input_ids).logits`."""
 
     backbone: nn.Module
     """Maps `input_ids` [B, T] to hidden states [B, T, H], the first field of its output."""
     head: nn.Module
     """Maps hidden states [..., H] to raw logits [..., V]."""
     finish: Finish
-    """What the architecture does to raw logits: identity, a scale, or a soft cap."""
+    """The transformation of raw logits: identity, scale, or soft cap."""
 
     @property
     def vocabulary(self) -> int:
@@ -71,7 +71,7 @@ def split_head(model: nn.Module) -> Split:
 
 
 def supports_packing(model: nn.Module) -> bool:
-    """Whether sequences laid end to end in one row, with positions that restart, stay apart. Tried once a model."""
+    """Whether sequences laid end to end in one row, with restarting positions, do not attend to each other. Tested once."""
     if model not in _packs:
         _packs[model] = _try_packing(model, split_head(model))
     return _packs[model]
@@ -98,7 +98,7 @@ def _find_finish(model: nn.Module, backbone: nn.Module, head: nn.Module) -> Fini
 
 
 def _candidates(config: Any) -> Iterator[Finish]:
-    """What the configuration declares comes first: near zero a soft cap looks like the identity."""
+    """Transformations in the configuration come first, since near zero a soft cap equals the identity within rounding."""
     for name in _SOFT_CAPS:
         if cap := getattr(config, name, None):
             yield _SoftCap(cap)

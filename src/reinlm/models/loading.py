@@ -1,7 +1,6 @@
-"""A model with what training needs to know about it: stop tokens, a padding token, its context, its device.
+"""Load a model as a `Policy`: with stop tokens, padding token, context length and device.
 
-Stop tokens are settled here, once, for sampling, training and saving alike. Nothing heavy is imported before a model is
-loaded.
+Stop tokens are determined only here, for sampling, training and saving. transformers is imported when a model is loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_s
 
 
 class LoraConfig(Config):
-    """A low-rank adapter (arXiv 2106.09685): the base model stays as it is. Needs `pip install 'reinlm[lora]'`."""
+    """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs `pip install 'reinlm[lora]'`."""
 
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
@@ -44,19 +43,19 @@ class LoraConfig(Config):
 
 
 class ModelConfig(Config):
-    """Which model, and how to hold it."""
+    """Which model, and how to load it."""
 
     path: ModelPath
     """A Hugging Face directory, or a name on the Hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights. "auto": bfloat16 on CUDA, float32 elsewhere."""
+    """dtype of the weights. "auto": bfloat16 on CUDA, float32 elsewhere."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     """"auto": CUDA where there is one, else the CPU; MPS by name only."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """"auto" leaves the choice to transformers."""
     lora: LoraConfig | None = None
     gradient_checkpointing: bool = False
-    """Keep layer inputs alone and compute the rest again in the backward pass. Works in training mode only."""
+    """Gradient checkpointing: keep only layer inputs and recompute the rest in the backward pass. Needs training mode."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model."""
     revision: str | None = None
@@ -65,7 +64,7 @@ class ModelConfig(Config):
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model and what sampling and training must agree on.
+    """A causal language model with the properties that sampling and training share.
 
     Example:
         Policy(model=model, tokenizer=tokenizer, stops=(151645, 151643), pad_id=151643, context_length=40960)
@@ -76,9 +75,9 @@ class Policy:
     stops: tuple[int, ...]
     """Token ids that end an answer, the tokenizer's EOS first."""
     pad_id: int
-    """A valid id to fill rows with. It is never trained on, and the tokenizer's files do not change for it."""
+    """A valid id for padding. It is never trained on, and the tokenizer is not changed for it."""
     context_length: int | None
-    """The most tokens that the model takes, or None where its configuration does not say."""
+    """The maximum number of tokens, prompt included; None if the configuration does not say."""
 
     @property
     def device(self) -> torch.device:
@@ -90,7 +89,7 @@ def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None
     """A policy from a `ModelConfig`, a path or name, a loaded model, or a pair of model and tokenizer.
 
     `tokenizer` replaces the one that comes with the model; a loaded model without one takes it from where it was
-    loaded. A loaded model stays as it is: its dtype, device, adapter and mode are its owner's.
+    loaded. A loaded model is not changed: its dtype, device, adapter and mode are kept.
 
     Raises:
         InputError: a folder without configuration, tokenizer or weights; an unknown architecture; weights that are
@@ -243,7 +242,7 @@ def check_model_folder(path: str) -> None:
 
 
 def _check_folder(path: str, need: str, revision: str | None) -> None:
-    """Name what a model folder lacks, or what keeps a name from being downloaded."""
+    """Raise InputError for a model folder without a needed file, or a name that cannot be downloaded."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -279,7 +278,7 @@ def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:
         options["revision"] = config.revision
     try:
         return load(str(folder) if folder.is_dir() else config.path, **options)
-    except Exception as error:  # no bound on what a broken folder makes a loader raise; it is raised again, named
+    except Exception as error:  # loaders raise many kinds of errors for broken folders
         raise InputError(f"cannot load the {what} of {config.path}: {_one_line(error)}") from error
 
 

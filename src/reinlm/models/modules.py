@@ -1,4 +1,4 @@
-"""Small things done to a whole model."""
+"""Helpers for whole models: parameter count, dropout, training mode, sharded tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOISE = re.compile(r"drop|jitter")
 
 
 class ParameterCount(NamedTuple):
-    """How many numbers a model holds, tied ones once, and how many of them are trained."""
+    """The number of parameters of a model, tied ones once, and the number of trainable ones."""
 
     total: int
     trainable: int
@@ -29,8 +29,8 @@ def count_parameters(model: nn.Module) -> ParameterCount:
 def disable_dropout(model: nn.Module) -> None:
     """Set every dropout, layer drop and router jitter to 0, so that training mode computes what evaluation mode does.
 
-    Reinforcement learning compares log-probabilities of the same weights, and noise would look like movement; training
-    mode is still needed for gradient checkpointing. Transformers keeps these rates in `nn.Dropout` modules or in plain
+    Reinforcement learning compares log-probabilities under the same weights, which dropout would change. Training mode is
+    still needed for gradient checkpointing. Transformers keeps these rates in `nn.Dropout` modules or in plain
     attributes such as `attention_dropout`.
     """
     for module in model.modules():
@@ -43,7 +43,10 @@ def disable_dropout(model: nn.Module) -> None:
 
 @contextmanager
 def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for a while; every module's own mode comes back. The only place that changes a mode."""
+    """Set training or evaluation mode within the context, then restore the mode of every module.
+
+    The only place that changes the mode of a model in use; `loading` and `tiny` return new models in evaluation mode.
+    """
     changed = [module for module in model.modules() if module.training != training]
     for module in changed:
         vars(module)["training"] = training  # nn.Module's own assignment is slow, and engines do this every step
@@ -55,13 +58,13 @@ def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 def whole(x: Tensor) -> Tensor:
-    """A tensor that is sharded over ranks in one piece, on every rank; any other as it is."""
+    """The unsharded tensor on every rank; a tensor that is not sharded is returned unchanged."""
     gathered: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return gathered
 
 
 def sharded_like(x: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor laid out over the ranks as another one is; as it is where that is whole too."""
+    """Shard a tensor over the ranks like `like`; unchanged if `like` is not sharded."""
     if not hasattr(like, "full_tensor") or hasattr(x, "full_tensor"):
         return x
     from torch.distributed.tensor import distribute_tensor
@@ -73,5 +76,5 @@ def sharded_like(x: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign(parameter: Tensor, value: Tensor) -> None:
-    """Give a parameter, sharded or not, the values of a whole tensor."""
+    """Copy an unsharded tensor into a parameter, sharded or not."""
     parameter.copy_(sharded_like(value, parameter))

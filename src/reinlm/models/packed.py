@@ -1,4 +1,4 @@
-"""Sequences to the rows that a backbone reads, and the order in which they go through it."""
+"""Lay out sequences as padded or packed rows for a backbone, and split them into micro-batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Packing = Literal["pad", "pack"]
 
 @dataclass(frozen=True)
 class Rows:
-    """What a backbone reads, and where in it the state stands that each scored token is chosen from."""
+    """The inputs of a backbone, and the index of the state that predicts each scored token."""
 
     inputs: dict[str, Tensor]
     """`input_ids` [R, L], and with packing `position_ids` [1, L]."""
@@ -27,15 +27,15 @@ class Rows:
     targets: Tensor
     """[N] the scored tokens."""
     temperature: Tensor | None
-    """[N] that each scored token was sampled at; None: 1 everywhere."""
+    """[N] sampling temperature of each scored token; None: 1 everywhere."""
 
     def gather(self, states: Tensor) -> Tensor:
-        """[R, L, H] states -> [N, H] those that the scored tokens were chosen from."""
+        """[R, L, H] states -> [N, H]: those that predict the scored tokens."""
         return states.flatten(0, 1).index_select(0, self.scored)
 
 
 def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device, *, after_last: bool = False) -> Rows:
-    """Build rows: each sequence is cut before its last scored token, which no other token needs to see.
+    """Build rows: each sequence ends before its last scored token, which is only a target.
 
     Args:
         batch: with at least one scored token.
@@ -108,7 +108,7 @@ def micro_batches(
         raise InputError(f"budget_tokens must be at least 1, not {budget_tokens}")
     whole = [[index] for index in range(len(lengths))] if units is None else units
     batches: list[list[int]] = []
-    longest = used = 0  # of the last batch: its longest sequence, and the sum of its lengths
+    longest = used = 0  # of the current micro-batch: its longest sequence, and the sum of its lengths
     for unit in sorted(whole, key=lambda members: -max(lengths[i] for i in members)):
         reach, size = max(lengths[i] for i in unit), sum(lengths[i] for i in unit)
         if batches:
@@ -126,8 +126,8 @@ def micro_batches(
 def filler(model: nn.Module) -> int:
     """A token for padding. Nothing reads it: rows are padded on the right, and no position looks ahead.
 
-    So there is no attention mask, and attention runs its fastest kernel. Transformers warns of the pad token where there is
-    no mask; any other one does as well.
+    Without an attention mask, attention uses its fastest kernel. Transformers warns about pad tokens without a mask, so
+    this is another token.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     return 1 if getattr(getattr(inner, "config", None), "pad_token_id", None) == 0 else 0

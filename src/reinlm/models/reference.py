@@ -1,4 +1,4 @@
-"""The model that a KL ties the policy to: another model's weights, the policy's at the start, or the policy without adapter."""
+"""The reference model of a KL: another model, a copy of the policy at the start, or the policy without its adapter."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reinlm.models.token_model import NO_ADAPTER, Anchor, TokenModel
 class Reference:
     """A frozen model on the policy's tokens.
 
-    By default the policy as it is now; one with a LoRA adapter shares its backbone and costs nothing.
+    By default a copy of the current policy; for a policy with LoRA its base model, without a copy.
 
     Args:
         policy: the policy's model.
-        source: another language model with the same tokens to be the reference, such as π_SFT, which is taken as it is.
+        source: another language model with the same tokens to be the reference, such as π_SFT; it is not copied.
 
     Example:
         reference = Reference(policy_model)
@@ -38,7 +38,7 @@ class Reference:
 
     @property
     def weights(self) -> torch.nn.Module:
-        """What its frozen weights belong to."""
+        """The module with the frozen weights."""
         return self.anchor.model.lm
 
     @torch.no_grad()
@@ -53,7 +53,7 @@ class Reference:
             kept.lerp_(current.to(kept.dtype), mix)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Its weights, for a reference that moves."""
+        """Its weights, for a reference that is refreshed."""
         return {} if self.shared else {name: whole(weight) for name, weight in self.weights.named_parameters()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Writing a policy as a Hugging Face directory, and taking its weights back exactly."""
+"""Save a policy as a Hugging Face directory, and restore its weights exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     """Write a directory that `AutoModelForCausalLM.from_pretrained` and `load_policy` load.
 
     Its generation configuration names every stop token. A model with LoRA is written merged, with the adapter as it is in
-    `adapter/`, so that `restore_policy` goes on from the very same weights.
+    `adapter/`, from which `restore_policy` restores the exact weights.
     """
     folder = Path(folder)
     model: Any = policy.model
@@ -86,7 +86,7 @@ def _restore_adapter(model: Any, folder: Path) -> None:
 def _merged(model: Any) -> dict[str, torch.Tensor]:
     """The base model's weights by their own names, the adapter "default" added; on the CPU.
 
-    W + B A · alpha / rank for every module that has one. The model itself stays as it is.
+    W + B A · alpha / rank for every module that has one. The model itself is not changed.
     """
     weights = {}
     deltas = {

@@ -25,7 +25,7 @@ def score(
 ) -> Outputs:
     """`TokenModel` on sequences as lists: log-probabilities, and where asked for entropy, of the tokens at `positions`.
 
-    The model's mode is the caller's: RL wants log-probabilities without dropout, so call `eval()`.
+    The model keeps its mode: call `eval()` for log-probabilities without dropout.
 
     Args:
         sequences: S lists of token ids of any lengths, without padding.

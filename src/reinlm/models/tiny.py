@@ -1,4 +1,4 @@
-"""Tiny models and tokenizers from scratch: for the quickstart, for tests, for looking at an algorithm on a laptop."""
+"""Tiny models and tokenizers from scratch: for the quickstart, tests and experiments on a laptop."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _config(family: Family, vocab: int, hidden: int, layers: int, heads: int, in
 def character_tokenizer(alphabet: str, *, chat_template: str | None = None) -> PreTrainedTokenizerFast:
     """A tokenizer whose tokens are single characters: pad is 0, EOS is 1, `alphabet[i]` is i + 2.
 
-    It adds no token of its own, and text comes back as it went in. A character outside the alphabet is an error.
+    It adds no special tokens, and decoding restores the text exactly. A character outside the alphabet is an error.
 
     Raises:
         InputError: an empty alphabet, or one that names a character twice.
@@ -108,8 +108,8 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer, trained on `texts`: pad is 0, EOS is 1, then `special_tokens`, then bytes and merges.
 
-    Every text can be written with it, and comes back as it went in. Fewer than `vocab_size` tokens come of it where the
-    texts hold no more pairs to merge.
+    It can encode every text, and decoding restores it exactly. The vocabulary is smaller than `vocab_size` if the texts have
+    too few pairs to merge.
 
     Raises:
         InputError: a vocabulary too small for 256 bytes and the special tokens.

@@ -1,7 +1,6 @@
-"""The one forward pass: a batch of tokens in, what was measured at every scored token out.
+"""`TokenModel`: the only forward pass. It takes a batch of tokens and returns per-token outputs of the scored tokens.
 
-Everything that is trained or scored goes through `TokenModel.forward`, so that sharding, compilation, packing and adapters
-have one place to act on.
+All training and scoring uses `TokenModel.forward`, so sharding, compilation, packing and adapters are handled in one place.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from reinlm.models.packed import Packing, Rows, filler, lay_out
 from reinlm.objectives import full_divergence, full_entropy
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 Entropy = bool | Literal["grad"]
 Direction = Literal["reverse", "forward"]
 
 CHUNK_ELEMENTS = 2**27
-"""Logits of a chunk by default: 512 MiB of float32, 883 tokens of a vocabulary of 152,000."""
+"""Default number of logits per chunk: 512 MiB of float32, 883 tokens of a vocabulary of 152,000."""
 NO_ADAPTER = ""
-"""In `Anchor` and `TokenModel.using`: the base model alone."""
+"""As the adapter in `Anchor` and `TokenModel.using`: the base model without adapter."""
 
 
 @dataclass(frozen=True)
 class Want:
-    """What a forward pass measures.
+    """Which outputs a forward pass computes.
 
     Example: log-probabilities, and their entropy with a gradient:
         Want(entropy="grad")
@@ -45,13 +44,13 @@ class Want:
 
     logprobs: bool = True
     entropy: Entropy = False
-    """True measures it, "grad" also lets gradients through it."""
+    """True: without gradient; "grad": with gradient."""
     values: bool = False
-    """The value head's value of the state in which each token was chosen."""
+    """The value of the state before each token, from the value head."""
     full_kl: Mapping[str, Direction] = field(default_factory=dict)
-    """By the name of an anchor: the divergence from it over the whole vocabulary, with a gradient."""
+    """Anchor names: the KL over the whole vocabulary to each, with a gradient."""
     hidden: bool = False
-    """The states [N, H] that the scored tokens were chosen from: what another model's divergence is computed with."""
+    """The hidden states [N, H] that predict the scored tokens, for a KL to this model."""
 
     def __post_init__(self) -> None:
         if not self.logprobs and (self.entropy or self.full_kl):
@@ -64,37 +63,37 @@ HIDDEN = Want(logprobs=False, hidden=True)
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a forward pass measured at every scored token, in the order of the batch; None for what was not wanted.
+    """Per-token outputs of a forward pass, each [N] in the order of the batch; None if not requested.
 
     Floats are float32, or float64 of a float64 model.
     """
 
     logprobs: Float[Tensor, " tokens"] | None = None
-    """Of each scored token, at the temperature that its sequence was sampled at."""
+    """Log-probability of each scored token, at the sampling temperature of its sequence."""
     entropy: Float[Tensor, " tokens"] | None = None
-    """In nats, of the distribution that each was drawn from, at the same temperature."""
+    """Entropy in nats of the distribution at each scored token, at the same temperature."""
     likeliest: Bool[Tensor, " tokens"] | None = None
-    """Whether each was a token of the highest probability. Measured together with the entropy."""
+    """Whether each token had the highest probability. Computed together with the entropy."""
     values: Float[Tensor, " tokens"] | None = None
     full_kl: Mapping[str, Float[Tensor, " tokens"]] = field(default_factory=dict)
     """KL in nats over the whole vocabulary, at the same temperature, by the anchor's name."""
-    hidden: Float[Tensor, "tokens hidden"] | None = None
+    hidden: Float[Tensor, " tokens hidden"] | None = None
 
     @property
     def scored(self) -> Float[Tensor, " tokens"]:
-        """The log-probabilities. Raises ValueError where none were wanted."""
+        """The log-probabilities. Raises ValueError if they were not requested."""
         if self.logprobs is None:
             raise ValueError("the forward pass was not asked for log-probabilities")
         return self.logprobs
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Outputs:
-        """The same with every tensor changed."""
+        """Apply a function to every tensor."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "full_kl"}
         changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in plain.items()}
         return Outputs(**changed, full_kl={name: change(x) for name, x in self.full_kl.items()})
 
-    def nothing(self) -> Tensor:
-        """0 that depends on every float measured, for a backward pass that must take place and add nothing."""
+    def nothing(self) -> Float[Tensor, ""]:
+        """A scalar 0 that depends on every output, for a backward pass that contributes nothing (collectives need one)."""
         floats = (self.logprobs, self.entropy, self.values, self.hidden, *self.full_kl.values())
         known = [x for x in floats if x is not None]
         return torch.stack([x.sum() * 0.0 for x in known if x.requires_grad]).sum()
@@ -102,11 +101,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Another model on the same tokens that divergences are measured from: a reference, a teacher, the old policy."""
+    """Another model with the same vocabulary for a KL: reference, teacher, or old policy."""
 
     model: TokenModel
     adapter: str | None = None
-    """Which adapter of the model it is; `NO_ADAPTER` for the base model; None where it has none."""
+    """The adapter of the model to use; `NO_ADAPTER` for the base model; None for a model without adapters."""
 
 
 class TokenModel(nn.Module):
@@ -114,16 +113,16 @@ class TokenModel(nn.Module):
 
         logprob_t = log softmax(logits_{t-1} / temperature)[token_t]        entropy_t = -Σ_v p_v log p_v
 
-    Hidden states are gathered where a token is scored, and the head runs chunk by chunk: the backward pass computes a
-    chunk's logits again, so that no [tokens, vocabulary] tensor outlives its chunk. Tokens after the last scored one are
-    not run at all. Runs under the caller's autocast; the softmax is float32 (float64 for a float64 model).
+    The head runs only on the states of scored tokens, chunk by chunk. The backward pass recomputes the logits of a chunk,
+    so only one [chunk, vocabulary] tensor exists at a time. Tokens after the last scored one are not computed. Runs under
+    the caller's autocast; the softmax is float32 (float64 for a float64 model).
 
     Args:
         lm: a Hugging Face causal language model (or a PEFT model around one), or with `value_head` a backbone alone.
         value_head: maps hidden states [N, H] to values [N, 1].
         packing: "pad" runs one row a sequence; "pack" one row with all sequences end to end, which pays with flash
             attention.
-        chunk_tokens: scored tokens per chunk; by default as many as make `CHUNK_ELEMENTS` logits.
+        chunk_tokens: scored tokens per chunk; by default so many that a chunk has `CHUNK_ELEMENTS` logits.
 
     Raises:
         InputError: a model whose logits are not its head applied to its backbone, or one that cannot be packed.
@@ -146,7 +145,9 @@ class TokenModel(nn.Module):
         self.packing: Packing = packing
         self.chunk_tokens = chunk_tokens
         self._fill = filler(lm)
-        self._split: Split | None = None if backbone_only else split_head(lm)  # tried here, before any sharding
+        self._split: Split | None = (
+            None if backbone_only else split_head(lm)
+        )  # tested here, before the model may be sharded
         if packing == "pack" and not backbone_only and not supports_packing(lm):
             raise InputError(f"{type(unwrap(lm)).__name__} mixes sequences that share a row", hint="use packing=pad")
 
@@ -163,17 +164,17 @@ class TokenModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The dtype of the weights."""
         return next(self.parameters()).dtype
 
     def using(self, adapter: str | None) -> AbstractContextManager[None]:
-        """That adapter in place of the one in use, through forward and backward pass; None leaves all as it is."""
+        """Use this adapter within the context, which must include the backward pass; None changes nothing."""
         return nullcontext() if adapter is None else _adapter(self.lm, adapter)
 
     def forward(self, batch: TokenBatch, want: Want, anchors: Mapping[str, Anchor] | None = None) -> Outputs:
-        """Measure what `want` names at the scored tokens of `batch`.
+        """Compute the outputs in `want` for the scored tokens of `batch`.
 
-        The model's mode is the caller's. Anchors run without gradient, in their own forward pass.
+        The caller sets training or evaluation mode. Anchors run without gradient, in their own forward pass.
 
         Raises:
             InputError: nothing to score, a position outside its sequence, temperature 0, values without a head, or a
@@ -188,7 +189,7 @@ class TokenModel(nn.Module):
         others = {name: _anchor(name, anchors or {}) for name in want.full_kl}
         return self._measured(rows, hidden, values, want, batch, others)
 
-    def _hidden(self, rows: Rows) -> Tensor:
+    def _hidden(self, rows: Rows) -> Float[Tensor, " tokens hidden"]:
         backbone = self.lm if self._split is None else self._split.backbone
         states: Tensor = backbone(**rows.inputs, use_cache=False)[0]
         return rows.gather(states)
@@ -196,8 +197,8 @@ class TokenModel(nn.Module):
     def _measured(
         self,
         rows: Rows,
-        hidden: Tensor,
-        values: Tensor | None,
+        hidden: Float[Tensor, " tokens hidden"],
+        values: Float[Tensor, " tokens"] | None,
         want: Want,
         batch: TokenBatch,
         anchors: Mapping[str, Anchor],
@@ -222,12 +223,12 @@ class TokenModel(nn.Module):
 def _measure(
     split: Split,
     anchors: Mapping[str, Anchor],
-    hidden: Tensor,
-    targets: Tensor,
-    *others: Tensor,
+    hidden: Float[Tensor, " tokens hidden"],
+    targets: Int[Tensor, " tokens"],
+    *others: Float[Tensor, " tokens ..."],
     want: Want,
     warm: bool,
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Float[Tensor, " tokens"] | Bool[Tensor, " tokens"] | None, ...]:
     """One chunk of C tokens: log-probabilities, entropies, first choices, and a divergence from each anchor.
 
     `others` are the temperatures [C] where `warm`, then the hidden states [C, H] of each anchor.
@@ -249,12 +250,14 @@ def _measure(
         return chosen, full_entropy(logprobs), likeliest, *divergences
 
 
-def _log_softmax(split: Split, hidden: Tensor, temperature: Tensor | None) -> Tensor:
+def _log_softmax(
+    split: Split, hidden: Float[Tensor, " tokens hidden"], temperature: Float[Tensor, " tokens 1"] | None
+) -> Float[Tensor, " tokens vocabulary"]:
     logits = split.logits(hidden)
     return torch.log_softmax(logits if temperature is None else logits / temperature.to(logits.dtype), dim=-1)
 
 
-def _values(value_head: nn.Module | None, hidden: Tensor) -> Tensor:
+def _values(value_head: nn.Module | None, hidden: Float[Tensor, " tokens hidden"]) -> Float[Tensor, " tokens"]:
     if value_head is None:
         raise InputError("the model has no value head")
     values: Tensor = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)
@@ -280,7 +283,7 @@ def _check_temperature(batch: TokenBatch) -> None:
 
 @contextmanager
 def _adapter(lm: Any, name: str) -> Iterator[None]:
-    """Use an adapter of a PEFT model, or none of them, and give every adapter's weights their gradients back."""
+    """Use an adapter of a PEFT model, or none, within the context; afterwards restore requires_grad of all adapters."""
     if name == NO_ADAPTER:
         with lm.disable_adapter():
             yield

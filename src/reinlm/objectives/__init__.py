@@ -3,6 +3,8 @@
 This package imports torch alone. Shapes: N tokens, T turns, S sequences, E episodes, G prompt groups.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from reinlm.objectives.advantages import Advantage, Feedback
 from reinlm.objectives.aggregation import (
     Aggregation,
@@ -38,6 +40,7 @@ from reinlm.objectives.corrections import (
     kept_logprobs,
 )
 from reinlm.objectives.distillation import NoAdvantage, TeacherLogRatio
+from reinlm.objectives.earlier import warn_renamed
 from reinlm.objectives.gates import (
     Clip,
     Gate,
@@ -208,3 +211,11 @@ __all__ = [
     "vtrace",
     "whiten",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        if name != "adaptive_smoothing":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warn_renamed(__name__, name, "adaptive_lambda")
+        return adaptive_lambda

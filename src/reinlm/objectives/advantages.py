@@ -1,4 +1,4 @@
-"""What the episodes of a batch earned, and what an advantage is: how good a token was, against what baseline."""
+"""`Feedback`, the rewards of a batch, and `Advantage`, the base of all advantage estimators."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What the episodes of one collected batch earned, and beside it what the algorithm made of that; float64.
+    """The rewards of one collected batch, as earned and as adjusted by the algorithm; float64.
 
     Rewards as earned are never overwritten: shaping, costs, a KL in the sequence's reward and filters give `adjusted_rewards`
-    and `adjusted_step_rewards`. Advantages read `effective_rewards` and its kin: the adjusted ones where there are any.
+    and `adjusted_step_rewards`. Advantages read `effective_rewards` etc.: the adjusted ones if they are set.
 
     Example: two answers to one prompt, the second wrong, a step reward of 0.5 on the token with flat index 2:
         Feedback(layout, rewards=tensor([1., 0.]), step_rewards=tensor([0.5]), step_tokens=tensor([2]))
@@ -28,20 +28,20 @@ class Feedback:
 
     layout: Layout
     rewards: Float[Tensor, " episodes"]
-    """Outcome reward that every episode earned; NaN: none was given, so it is out of every statistic and its advantage is 0."""
+    """[E] outcome rewards as earned; NaN: no reward, so the episode is in no statistic and its advantage is 0."""
     step_rewards: Float[Tensor, " steps"] | None = None
-    """Process rewards that were earned."""
+    """Process rewards as earned."""
     step_tokens: Int[Tensor, " steps"] | None = None
-    """The flat index of the token on which each process reward lands."""
+    """Flat token index of each process reward."""
     values: Float[Tensor, " tokens"] | None = None
-    """A critic's value of the state in which each token was chosen."""
+    """[N] the critic's value of the state before each token."""
     final_values: Float[Tensor, " episodes"] | None = None
-    """A critic's value of the state after the last token; used where the episode was truncated."""
+    """[E] the critic's value of the state after the last token; used for truncated episodes."""
     truncated: Bool[Tensor, " episodes"] | None = None
-    """Cut off by a limit, not finished. None: no episode was."""
+    """[E] whether a limit ended the episode. None: none was truncated."""
     token_rewards: Float[Tensor, " tokens"] | None = None
-    """What the algorithm adds to the reward of every token, such as -β · log π/π_ref; advantages that sum rewards over time
-    take it in."""
+    """What the algorithm adds to the reward of every token, such as -β · log π/π_ref; read by
+    advantages that sum rewards over time."""
     baseline_rewards: Float[Tensor, " groups"] | None = None
     """Outcome reward of the policy's greedy answer to each prompt; NaN: it got none."""
     log_importance: Float[Tensor, " tokens"] | None = None
@@ -51,16 +51,16 @@ class Feedback:
     teacher_logprobs: Float[Tensor, " tokens"] | None = None
     """log π_teacher of every token, given the same text before it."""
     named_rewards: Mapping[str, Float[Tensor, " episodes"]] | None = None
-    """Outcome of every reward function by its name, before weights; NaN: it gave none. What shapers add stands here too,
-    under a name of its own."""
+    """[E] outcome of every reward function by name, before weights; NaN: none. Shaping is included under the name of its
+    shaper."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
     """The weight of each of `named_rewards`."""
     adjusted_rewards: Float[Tensor, " episodes"] | None = None
-    """Outcome rewards with shaping, less costs and KL; NaN: out of every statistic. None: as earned."""
+    """[E] outcome rewards after shaping, costs and KL; NaN: in no statistic. None: as earned."""
     adjusted_step_rewards: Float[Tensor, " adjusted_steps"] | None = None
-    """Process rewards with shaping, divided as constraints divide outcomes. None: as earned."""
+    """Process rewards after shaping and the division by constraints. None: as earned."""
     adjusted_step_tokens: Int[Tensor, " adjusted_steps"] | None = None
-    """The flat index of the token on which each of them lands."""
+    """Flat token index of each adjusted process reward."""
 
     def __post_init__(self) -> None:
         names = set(self.named_rewards or ())
@@ -89,7 +89,7 @@ class Feedback:
 
     @property
     def effective_named_rewards(self) -> Mapping[str, Float[Tensor, " episodes"]] | None:
-        """`named_rewards`, NaN for the episodes that are out of every statistic; None where they were not asked for."""
+        """`named_rewards`, NaN for the episodes that are out of every statistic; None if they were not collected."""
         if self.named_rewards is None:
             return None
         out = self.effective_rewards.isnan()
@@ -101,7 +101,7 @@ class Feedback:
         return self.layout.expand(~self.effective_rewards.isnan(), "episode")
 
     def without(self, episodes: Bool[Tensor, " episodes"]) -> Feedback:
-        """The same with some episodes out of every statistic."""
+        """A copy in which these episodes have no reward (NaN)."""
         return replace(self, adjusted_rewards=torch.where(episodes, torch.nan, self.effective_rewards))
 
     def named(self, name: str, what: str) -> Float[Tensor, " episodes"]:
@@ -120,7 +120,7 @@ Need = Literal["critic", "group", "greedy", "importance", "named_rewards", "teac
 class Advantage:
     """Feedback of a whole collected batch -> advantage of every token [N], a constant to the policy loss.
 
-    The attributes let contradictions be refused before anything runs.
+    The class attributes declare what it reads, so that contradictions are found before a run.
     """
 
     needs: frozenset[Need] = frozenset()
@@ -128,9 +128,9 @@ class Advantage:
     answer; "importance": the ratio of policy and sampler; "named_rewards": the outcome of each reward function;
     "teacher": log-probabilities of a teacher."""
     sums_rewards: bool = False
-    """Whether it sums rewards over time, so that `Feedback.token_rewards` count."""
+    """Whether it sums rewards over time, and so reads `Feedback.token_rewards`."""
     reads_rewards: bool = True
-    """Whether the values in `Feedback.effective_rewards` count: where not, nothing that adjusts them has an effect."""
+    """Whether it reads `Feedback.effective_rewards`; otherwise shaping, costs and KL in the reward have no effect."""
 
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""How much each token weighs: weights from counts over one whole optimizer step.
+"""Aggregation: the weight of each token, from counts over one whole optimizer step.
 
-Weights, not means, travel: the loss of a slice is Σ w·ℓ, and losses and gradients of slices add up to those of the step,
-whatever the split. Sequences without a scored token count nowhere, except in the constant budget's B.
+The loss of a micro-batch is Σ w·ℓ, so losses and gradients of micro-batches add up to those of the step, however it is
+split. Sequences without a scored token are not counted, except in B of the constant budget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one optimizer step holds, over all micro-batches and ranks. Counts of parts add, where no group is split."""
+    """Numbers of tokens, sequences and groups in one optimizer step, over all micro-batches and ranks.
+
+    Counts of parts may be added if no group is split.
+    """
 
     tokens: int
     sequences: int

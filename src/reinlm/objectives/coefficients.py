@@ -1,4 +1,4 @@
-"""How a coefficient moves from one collected batch to the next."""
+"""Controllers of KL coefficients, and the entropy bonus: coefficients that change once per collected batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reinlm.objectives.registry import choice
 
 @dataclass(frozen=True)
 class Measured:
-    """What a controller may know when a batch is done.
+    """Measurements of a batch, as the input of a controller.
 
     Example: 512 answers, of which each moved 0.02 nats a token, 0.3 in sum; 40 batches done:
         Measured(kl_per_token=0.02, kl_per_sequence=0.3, episodes=512, batches=40)

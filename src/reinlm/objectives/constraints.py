@@ -1,4 +1,4 @@
-"""A bound on what a policy earns of some reward, held by a Lagrange multiplier."""
+"""An upper bound on the mean of a reward, enforced by a Lagrange multiplier."""
 
 from __future__ import annotations
 

@@ -169,12 +169,12 @@ def effective_sample_size(weights: Float[Tensor, " tokens"]) -> Float[Tensor, ""
 @choice("sequence_mask", "off_policy")
 @dataclass(frozen=True)
 class OffPolicyMask:
-    """Drops sequences that were punished and that the policy has left behind. DeepSeek-V3.2, arXiv 2512.02556 eqs. 8 and 9.
+    """Masks sequences with negative advantage whose probability has fallen far. DeepSeek-V3.2, arXiv 2512.02556 eqs. 8 and 9.
 
         M_t = 0  where  A_t < 0  and  (1/L_i) Σ_t log π_rollout/π_θ > threshold,  else 1
 
     It follows the current policy, without gradient, and multiplies the gated loss, not the KL; denominators stay. Without
-    log-probabilities of the sampler those of the old policy stand in.
+    log-probabilities of the sampler those of the old policy are used.
     """
 
     threshold: float = 0.1
@@ -190,7 +190,7 @@ class OffPolicyMask:
         if drew is None:
             return torch.ones_like(signals.advantages, dtype=torch.bool)
         layout = signals.layout
-        known = drew.isfinite()  # a token that the sampler could not score says nothing
+        known = drew.isfinite()  # tokens that the sampler could not score are ignored
         gap = torch.where(known, drew, 0.0) - torch.where(known, logprobs.detach(), 0.0)
         left = layout.expand(layout.mean(gap, "sequence"), "sequence")
         return ~((signals.advantages < 0) & (left > self.threshold))
@@ -201,7 +201,7 @@ def kept_logprobs(
     chosen: torch.Tensor,
     kept: Bool[Tensor, " *shape vocabulary"],
 ) -> Float[Tensor, " *shape"]:
-    """z_y - logsumexp over the kept tokens: the policy renormalised over the set that top-p or top-k left standing.
+    """z_y - logsumexp over the kept tokens: the policy renormalised over the set that top-p or top-k kept.
 
     "Keep Sampling Mask", DeepSeek-V3.2, arXiv 2512.02556 §3.1. `chosen` are token ids; a chosen token is always in the set.
     """

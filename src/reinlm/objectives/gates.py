@@ -1,4 +1,4 @@
-"""How much of the policy's movement may count: from ratio and advantage to a loss per token."""
+"""Gates: the per-token policy loss as a function of ratio and advantage (clip, soft gate, truncated weight, …)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Clip:
 @choice("gate", "soft")
 @dataclass(frozen=True)
 class Soft:
-    """-f_τ(r)·A: the gradient fades smoothly as the ratio leaves 1, and never ends. SAPO, arXiv 2511.20347.
+    """-f_τ(r)·A: the gradient decreases smoothly as the ratio leaves 1, and never becomes 0. SAPO, arXiv 2511.20347.
 
     A larger τ is a narrower gate. The loss at r = 1 is -2A/τ, not -A, so its value is no match for a clip's.
     """
@@ -173,8 +173,8 @@ class GeometricMean:
 
         x̃_t = min(x_t, width)  for A > 0,    max(x_t, -width)  for A < 0
 
-    GMPO, arXiv 2507.20673. GSPO clips after the mean, this before it: one far token neither carries nor silences its
-    sequence. Under `sequence_mean` the gradient of a token that is not clipped is -A · exp(mean x̃) / L.
+    GMPO, arXiv 2507.20673. GSPO clips after the mean, this before it: one token with an extreme ratio neither dominates its
+    sequence nor removes its gradient. Under `sequence_mean` the gradient of a token that is not clipped is -A · exp(mean x̃) / L.
     """
 
     width: float = 0.4

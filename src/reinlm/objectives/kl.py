@@ -88,13 +88,13 @@ PLACEMENTS = ("loss", "token_reward", "sequence_reward")
 
 @dataclass(frozen=True)
 class KL:
-    """What ties the policy to another: coefficient · estimate, in the loss of every token or in the reward.
+    """Regularisation by a KL divergence: coefficient · estimate, in the loss of every token or in the reward.
 
     Placed in the loss, + coefficient · k(log π_θ, log π_ref), with a gradient. Placed in the reward it has none: of every
     token, R_t -= coefficient · k_t, for advantages that sum rewards over time (PPO for language models, arXiv 1909.08593); or of
     the sequence, R -= coefficient · Σ_t k_t before the baseline (RLOO, arXiv 2402.14740).
 
-    The full divergence in the reward does not depend on the token that was chosen, so alone it pulls at nothing at its own
+    The full divergence in the reward does not depend on the token that was chosen, so alone it has no gradient at its own
     state. The same KL in the reward and in the loss is the exact gradient of E Σ_t KL(state_t): with γ = λ = 1, advantages
     that are not divided, the same token weights for both, at the first update of a batch. `Algorithm` accepts that pair.
 
@@ -143,7 +143,7 @@ class KL:
 
     @property
     def active(self) -> bool:
-        """Whether it can ever count."""
+        """Whether it can be nonzero: the coefficient is above 0 or adaptive."""
         return self.coefficient > 0.0 or self.controller is not None
 
     @property

@@ -1,4 +1,4 @@
-"""How far the policy has moved: log-ratios per token, formed in the log domain in float32 or better.
+"""Ratios of the policy to an earlier snapshot, as log-ratios per token in float32 or better.
 
 A ratio of probabilities of long answers underflows, and a ratio formed in bfloat16 has steps of 1/128; a difference of
 logarithms has neither problem.

@@ -1,7 +1,6 @@
-"""Choices by name: what a recipe may say stands beside the code that it names.
+"""The registry of choices by name.
 
-A new choice is one decorated class or function in one file of this package; recipes, `describe` and the documentation
-find it here.
+A new choice is one decorated class or function; recipes, `algorithm_spec` and the documentation look it up here.
 """
 
 from __future__ import annotations

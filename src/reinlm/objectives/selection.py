@@ -1,4 +1,5 @@
-"""Few tokens carry most of the fall of entropy: those whose log-probability and advantage are high together.
+"""Separate treatment of the few tokens that cause most of the fall of entropy: those with a high covariance of
+log-probability and advantage.
 
 The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv 2505.22617 eqs. 10 to 14. Selection is
 over a whole optimizer step and without gradient, from the log-probabilities at the start of the update.
@@ -86,7 +87,7 @@ class ClipCov(Selection):
 @choice("selection", "kl_cov")
 @dataclass(frozen=True)
 class KLCov(Selection):
-    """KL-Cov: the tokens of the highest covariance get + coefficient · |log π_θ - log π_old|. Their paper clips nothing.
+    """KL-Cov: the tokens of the highest covariance get + coefficient · |log π_θ - log π_old|. The paper uses no clip with it.
 
     None is selected where no covariance is above 0.
     """

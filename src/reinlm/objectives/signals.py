@@ -1,4 +1,4 @@
-"""What a loss may know about the tokens of one optimizer step, and what it returns."""
+"""`Signals`, the constant inputs of a loss, and `Loss` and `Metrics`, its results."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Signals:
-    """Constants about N tokens, none with a gradient, each named by its source."""
+    """Per-token constants [N] of a loss, without gradient. Log-probabilities are named by the model that computed them."""
 
     layout: Layout
     advantages: Float[Tensor, " tokens"]
     weights: Float[Tensor, " tokens"]
-    """From counts over the whole optimizer step; they sum over its slices."""
+    """Token weights, from counts over the whole optimizer step."""
     old_logprobs: Float[Tensor, " tokens"] | None = None
-    """By the trained weights at the start of the update. None: this is its only step, so they are the current ones."""
+    """log π_old: weights before the first update of the batch. None: the batch makes one update, so π_old = π_θ."""
     rollout_logprobs: Float[Tensor, " tokens"] | None = None
-    """By the sampling engine."""
+    """Log-probabilities of the sampling engine."""
     ref_logprobs: Float[Tensor, " tokens"] | None = None
-    """By the reference model."""
+    """Log-probabilities of the reference model."""
     teacher_logprobs: Float[Tensor, " tokens"] | None = None
-    """By a teacher."""
+    """Log-probabilities of a teacher."""
     correction: Float[Tensor, " tokens"] | None = None
-    """What multiplies the gated loss of each token, for samples of another policy."""
+    """Importance weights that multiply the gated loss of each token."""
     selected: Bool[Tensor, " tokens"] | None = None
     """Tokens that a selection over the whole step has chosen."""
     returns: Float[Tensor, " tokens"] | None = None
-    """What the critic learns to predict."""
+    """The targets of the critic."""
     old_values: Float[Tensor, " tokens"] | None = None
-    """By the critic's weights at the start of the update."""
+    """Values of the critic before the first update of the batch."""
     columns: Mapping[str, Shaped[Tensor, " tokens"]] = field(default_factory=dict)
     """Further constants of each token by name, for loss terms."""
 

@@ -1,4 +1,4 @@
-"""What stands in the loss of each token beside the gate: a KL, an entropy bonus, imitation, terms of one's own."""
+"""Per-token loss terms beside the gate: KL, entropy bonus, negative log-likelihood; and their protocol `LossTerm`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyDistribution:
-    """What is measured over the policy's whole distribution at each token, with a gradient; only what the algorithm asks for."""
+    """Per-token quantities of the policy's whole distribution, with a gradient; None if the algorithm does not need them."""
 
     entropy: Float[Tensor, " tokens"] | None = None
     """H of the policy at each token, in nats."""

@@ -1,4 +1,4 @@
-"""The step of TRPO, arXiv 1502.05477: as far as the model of the divergence allows, and no further than it truly does."""
+"""The step of TRPO, arXiv 1502.05477: conjugate gradient, the full step, and a line search on the measured divergence."""
 
 from __future__ import annotations
 

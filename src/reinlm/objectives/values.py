@@ -1,4 +1,4 @@
-"""What a critic is trained with, and how well it predicts."""
+"""The value loss, explained variance, and the choice `Critic`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def explained_variance(values: Float[Tensor, " items"], returns: Float[Tensor, "
 @choice("critic", "critic")
 @dataclass(frozen=True)
 class Critic:
-    """How the critic learns: + coefficient · value loss, weighed as the policy's tokens are."""
+    """The loss of the critic: + coefficient · value loss, weighed as the policy's tokens are."""
 
     clip: float | None = 0.2
     """A value moves at most this far in one update before its gradient ends; None: no clip."""

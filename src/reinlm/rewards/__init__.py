@@ -1,4 +1,4 @@
-"""Rewards: what an answer is worth, by rules, by maths, or by functions that users write.
+"""Rewards: built-in rules, mathematical equivalence, and users' functions, in worker processes.
 
     with build_rewards(["math", {"name": "rewards.py:polite", "weight": 0.1}]) as rewards:
         scored = rewards.score(groups, TrainerState(global_step=3, max_steps=100))

@@ -1,4 +1,4 @@
-"""One reward and its calls: which arguments, in which process, and what becomes of the result."""
+"""Calls of one reward: its arguments, its process, and the conversion of its results to events."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import ALWAYS, Parameters, invoke
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
-from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "reinlm.rewards.service"
-"""What the worker processes of rewards serve."""
+"""The module that worker processes of rewards serve."""
 
 LOAD_LIMIT = 300.0
 """Seconds that a worker may take to start and import a function; a reward model may have to be read from disk."""
 
 Events = list[RewardEvent] | Failure
-"""What one answer got from one reward."""
+"""The reward events of one answer from one reward."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Reward:
     function: Callable[..., Any] | None
     parameters: Parameters | None
     """None for a built-in reward."""
-    lane: Lane | None
-    """Where its calls queue; None where they are made at once, by whoever asks for them."""
+    pool: WorkerPool | None
+    """The pool that queues its calls; None: the caller makes them at once."""
     in_worker: bool
 
     @property
@@ -82,7 +82,7 @@ class Reward:
             raise about(self.name, error) from error
 
     def task(self, call: Call) -> Callable[[Worker | None], list[Events]]:
-        """The call as a task for its lane, or for whoever makes it at once; it encodes the arguments for a worker now."""
+        """The call as a task for the pool or for the caller; arguments for a worker are encoded immediately."""
         if not self.in_worker:
             return lambda worker: _settle(self, call, self._here(call, worker))
         plain = {name: self.encode(name, value) for name, value in call.arguments.items() if name != "trainer_state"}

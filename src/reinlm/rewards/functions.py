@@ -1,4 +1,4 @@
-"""Reward functions as things that can be named, loaded and called, here or in a worker process."""
+"""Find, load, inspect and call reward functions, in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from reinlm.errors import InputError, error_line, file_of, nearest
 from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
 
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
-"""What every reward function may take, beside the columns of the data."""
+"""Arguments that every reward function may take, besides the columns of the data."""
 
 
 @dataclass(frozen=True)
-class Source:
+class FunctionSource:
     """Where a worker finds a function.
 
     Example:
-        Source("file", "/home/me/rewards.py", "score"), Source("module", "package.rewards", "score"),
-        Source("part", "/home/me/rewards.py", "close", {"scale": 2.0})
+        FunctionSource("file", "/home/me/rewards.py", "score"), FunctionSource("module", "package.rewards", "score"),
+        FunctionSource("part", "/home/me/rewards.py", "close", {"scale": 2.0})
     """
 
     kind: Literal["part", "module", "file"]
@@ -79,15 +79,15 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
     )
 
 
-def source_of(function: Callable[..., Any]) -> Source | None:
+def source_of(function: Callable[..., Any]) -> FunctionSource | None:
     """Where another process finds `function`; None for lambdas, closures, objects and what `__main__` defines."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__", "__mp_main__") or not inspect.isfunction(function) or not name.isidentifier():
         return None
-    return Source("module", module, name) if getattr(sys.modules.get(module), name, None) is function else None
+    return FunctionSource("module", module, name) if getattr(sys.modules.get(module), name, None) is function else None
 
 
-def load(source: Source) -> Callable[..., Any]:
+def load(source: FunctionSource) -> Callable[..., Any]:
     """The function that `source` names; raises `InputError` where it cannot be had."""
     if source.kind == "part":
         load_imports([source.place])
@@ -109,18 +109,18 @@ def load(source: Source) -> Callable[..., Any]:
     return found
 
 
-def source_of_part(name: str, options: Mapping[str, Any]) -> Source | None:
+def source_of_part(name: str, options: Mapping[str, Any]) -> FunctionSource | None:
     """Where another process finds the reward of this name; None for one that the main program defines."""
     module = PARTS["reward"][name].__module__
     if module in ("__main__", "__mp_main__") or module not in sys.modules:
         return None
     file = getattr(sys.modules[module], "__file__", None)
     place = file if module.startswith(IMPORTED) and file else module
-    return Source("part", place, name, options)
+    return FunctionSource("part", place, name, options)
 
 
 def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call `function`; what an async one promises is awaited in an event loop of its own."""
+    """Call `function`; the result of an async one is awaited in a new event loop."""
     result = function(**arguments)
     return _await(result) if inspect.isawaitable(result) else result
 

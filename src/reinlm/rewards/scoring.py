@@ -1,4 +1,4 @@
-"""Score groups of rollouts: call every reward, in worker processes or here, and turn what they return into events."""
+"""Score groups of rollouts: call every reward, in worker processes or in this one, and convert the results to events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, a
 from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
 from reinlm.rewards.values import Failure, TrainerState
-from reinlm.sandbox.lanes import Lane
+from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import IN_WORKER, WorkerError
 
 _CallMode = Literal["group", "batch"]
@@ -29,7 +29,7 @@ _CallMode = Literal["group", "batch"]
 
 @dataclass(frozen=True)
 class Scored:
-    """What `RewardSet.score` gives."""
+    """The result of `RewardSet.score`."""
 
     groups: list[ScoredGroup]
     """In the order of the groups that were scored."""
@@ -41,7 +41,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A call that was made or waits in its lane."""
+    """A call that was made or is queued in its pool."""
 
     reward: Reward
     samples: Sequence[Sample]
@@ -57,13 +57,19 @@ class RewardSet:
     """
 
     def __init__(
-        self, rewards: Sequence[Reward], lanes: Sequence[Lane], *, time_limit: float | None, stop: bool, call: _CallMode
+        self,
+        rewards: Sequence[Reward],
+        pools: Sequence[WorkerPool],
+        *,
+        time_limit: float | None,
+        stop: bool,
+        call: _CallMode,
     ) -> None:
         self._rewards = tuple(rewards)
         self._limit = time_limit
         self._stop = stop
         self._call = call
-        self._finalizer = weakref.finalize(self, _close, lanes)
+        self._finalizer = weakref.finalize(self, _close, pools)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ class RewardSet:
     def score_group(
         self, group: RolloutGroup, state: TrainerState | None = None, *, columns: Sequence[str] | None = None
     ) -> Coroutine[Any, Any, Scored]:
-        """`score` for one group, to be awaited; the event loop is free meanwhile.
+        """`score` for one group, to be awaited; it does not block the event loop.
 
         The calls queue at once, so every function is called in the order of the calls of this method. A function that
         runs in this process without a time limit is called before it returns.
@@ -138,7 +144,7 @@ class RewardSet:
         return self._finish([group], begun)
 
     def close(self) -> None:
-        """End the worker processes; the set cannot score any more. Closing twice does nothing."""
+        """End the worker processes; afterwards the set cannot score. Closing twice does nothing."""
         self._finalizer()
 
     def __enter__(self) -> RewardSet:
@@ -185,10 +191,10 @@ class RewardSet:
         begun: dict[int, _Begun] = {}
         try:
             for index, (reward, call, task) in enumerate(tasks):
-                if reward.lane is not None:
-                    begun[index] = _Begun(reward, call.samples, reward.lane.submit(task))
+                if reward.pool is not None:
+                    begun[index] = _Begun(reward, call.samples, reward.pool.submit(task))
             for index, (reward, call, task) in enumerate(tasks):
-                if reward.lane is None:
+                if reward.pool is None:
                     begun[index] = _Begun(reward, call.samples, _made_at_once(task))
         except BaseException:
             _cancel(list(begun.values()))
@@ -266,25 +272,27 @@ def build_rewards(
             "rewards are built while a reward function is being imported",
             hint='the file that holds the function also starts a run: guard that with `if __name__ == "__main__":`',
         )
-    checks, here = Lane(SERVICE, config.workers), Lane(SERVICE)
-    lanes = [checks, here]
+    checks, here = WorkerPool(SERVICE, config.workers), WorkerPool(SERVICE)
+    pools = [checks, here]
     try:
         rewards = []
         for key, choice in enumerate(read_spec(config.functions)):
-            own = Lane(SERVICE)
-            lanes.append(own)
+            own = WorkerPool(SERVICE)
+            pools.append(own)
             rewards.append(_ready(key, choice, config.time_limit, checks, here, own))
     except BaseException:
-        _close(lanes)
+        _close(pools)
         raise
     stop = config.on_reward_error == "stop"
-    return RewardSet(rewards, lanes, time_limit=config.time_limit, stop=stop, call=config.call)
+    return RewardSet(rewards, pools, time_limit=config.time_limit, stop=stop, call=config.call)
 
 
-def _ready(key: int, choice: Choice, limit: float | None, checks: Lane, here: Lane, own: Lane) -> Reward:
+def _ready(
+    key: int, choice: Choice, limit: float | None, checks: WorkerPool, here: WorkerPool, own: WorkerPool
+) -> Reward:
     """Load the function where it will run, so that one that cannot be used is found before any training.
 
-    Its lane: `checks` for a built-in that can hang, `own` for what a worker can import, `here` for the rest.
+    The pool is `checks` for a built-in that can hang, `own` for a function that a worker can import, else `here`.
     """
     source = choice.source
     if isinstance(choice.function, Builtin):
@@ -322,13 +330,13 @@ def _made_at_once(task: Callable[[None], list[Events]]) -> Future[list[Events]]:
 def _cancel(begun: Sequence[_Begun]) -> None:
     """End what is not done: another call failed, or the caller was cancelled."""
     for call in begun:
-        if call.reward.lane is not None and not call.future.done():
-            call.reward.lane.cancel(call.future)
+        if call.reward.pool is not None and not call.future.done():
+            call.reward.pool.cancel(call.future)
 
 
-def _close(lanes: Sequence[Lane]) -> None:
-    for lane in lanes:
-        lane.close()
+def _close(pools: Sequence[WorkerPool]) -> None:
+    for pool in pools:
+        pool.close()
 
 
 def _columns(prompts: Sequence[Task]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a reward worker does: load functions and call them. It runs in the worker process (`reinlm.sandbox.child`)."""
+"""The methods of a reward worker: load functions and call them. Runs in the worker process (`reinlm.sandbox.child`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reinlm.errors import InputError, error_line, file_of
-from reinlm.rewards.functions import Source, invoke, load, parameters_of
+from reinlm.rewards.functions import FunctionSource, invoke, load, parameters_of
 from reinlm.rewards.values import Failure, TrainerState, read_result, write_entries
 
 _functions: dict[int, Callable[..., Any]] = {}
@@ -15,7 +15,7 @@ _functions: dict[int, Callable[..., Any]] = {}
 def load_function(key: int, source: Mapping[str, Any]) -> list[Any]:
     """`["parameters", NAMES, REQUIRED, TAKES_ALL]`, or `["refused", MESSAGE, HINT]` where it cannot be had."""
     try:
-        _functions[key] = load(Source(**source))
+        _functions[key] = load(FunctionSource(**source))
         found = parameters_of(_functions[key])
     except InputError as error:
         return ["refused", error.message, error.hint]

@@ -1,4 +1,4 @@
-"""How rewards are named: in a recipe, on the command line and from Python."""
+"""`RewardConfig`, and the parsing of reward specifications from recipes, flags and Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError, unknown
 from reinlm.parts import PARTS, builder, read_part
 from reinlm.rewards.builtin import Builtin
-from reinlm.rewards.functions import Source, source_of, source_of_part
+from reinlm.rewards.functions import FunctionSource, source_of, source_of_part
 
 RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
 """A reward or a list of rewards. One reward is
@@ -76,7 +76,7 @@ class Choice:
     name: str
     """By which it is logged; unique in a set."""
     weight: float
-    source: Source | None
+    source: FunctionSource | None
     function: Callable[..., Any] | None
 
 
@@ -139,7 +139,7 @@ def _by_key(item: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     raise InputError(f"reward {given!r} does not say which one it is", hint='write {"name": "math", "weight": 0.5}')
 
 
-def _find(item: Any, options: Mapping[str, Any]) -> tuple[Source | None, Callable[..., Any] | None]:
+def _find(item: Any, options: Mapping[str, Any]) -> tuple[FunctionSource | None, Callable[..., Any] | None]:
     if isinstance(item, str) and ":" not in item:
         if item.endswith(".py"):
             raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
@@ -160,7 +160,7 @@ def _find(item: Any, options: Mapping[str, Any]) -> tuple[Source | None, Callabl
     return (_place(item), None) if isinstance(item, str) else (source_of(item), item)
 
 
-def _part(name: str, options: Mapping[str, Any]) -> tuple[Source | None, Callable[..., Any] | None]:
+def _part(name: str, options: Mapping[str, Any]) -> tuple[FunctionSource | None, Callable[..., Any] | None]:
     """Where a worker finds and builds the reward of this name; the function where it is a `Builtin`, or no worker can."""
     try:
         config = read_part("reward", {name: options})
@@ -174,17 +174,17 @@ def _part(name: str, options: Mapping[str, Any]) -> tuple[Source | None, Callabl
     return source, None if source is not None else build()
 
 
-def _place(text: str) -> Source:
+def _place(text: str) -> FunctionSource:
     """`file.py:function` or `package.module:function`."""
     place, _, function = text.rpartition(":")
     if not place or not function.isidentifier():
         raise InputError(f"reward {text!r} cannot be read", hint="write file.py:function or package.module:function")
     if not place.endswith(".py"):
-        return Source("module", place, function)
+        return FunctionSource("module", place, function)
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"reward {text!r}: no such file: {place}", hint=f"looked for {path}")
-    return Source("file", str(path), function)
+    return FunctionSource("file", str(path), function)
 
 
 def _name(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""What reward functions receive and return, and how that is read, in workers and in the main process."""
+"""Types that reward functions receive and return, and the parsing of their results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Failure:
 
 
 Entry = float | StepRewards | Failure | None
-"""What a reward function said of one sample. None: this term does not apply to it."""
+"""The result of a reward function for one sample. None: the reward does not apply to it."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60

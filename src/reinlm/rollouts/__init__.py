@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from reinlm.renamed import renamed
 from reinlm.rollouts.admission import Wave
 from reinlm.rollouts.config import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig, check_trainable
 from reinlm.rollouts.engines import build_engine
@@ -42,8 +43,10 @@ __all__ = [
     "sample_groups",
 ]
 
+_earlier = renamed(__name__, {}, {"collect": "reinlm.rollouts.sample_groups"})
+
 
 def __getattr__(name: str) -> Any:
     if name != "HFEngine":
-        raise AttributeError(f"module 'reinlm.rollouts' has no attribute {name!r}")
+        return _earlier(name)
     return importlib.import_module("reinlm.rollouts.hf_engine").HFEngine

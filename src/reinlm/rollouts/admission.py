@@ -1,7 +1,7 @@
-"""Who may enter the engine's batch, and when.
+"""Admission of requests to the engine's batch in a reproducible order.
 
-Which rows share a matrix product changes the last bits of log-probabilities. So where a run must be reproducible, what
-enters the batch is a function of the run: never of how long an environment, a tool or a reward took.
+The rows that share a matrix product determine the last bits of log-probabilities. In a reproducible run, admission must
+therefore not depend on how long environments, tools and rewards take.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ Order = Literal["name", "arrival"]
 
 
 class Wave:
-    """Episodes that are begun together; each has a seat, in the order in which they are begun.
+    """Episodes that start together; each has a slot, in the order of their start.
 
-    In the order "name" a request is held until every seat that is still taken holds one. Then all enter the engine, in
-    the order of the seats. Nothing else is in flight at that moment, since each of those episodes has had its previous
+    In the order "name" a request is held until every slot in use has one. Then all enter the engine, in
+    the order of the slots. Nothing else is in flight at that moment, since each of those episodes has had its previous
     completion, so that the batch depends on the requests alone. Completions reach their episodes as soon as they are
     finished. In the order "arrival" a request enters the engine at once.
 
     Example:
         wave = Wave(engine, 8, "name")
-        rollouts = await asyncio.gather(*(run_episode(seat, …) for seat in wave.seats))
+        rollouts = await asyncio.gather(*(run_episode(slot, …) for slot in wave.slots))
     """
 
     def __init__(self, engine: Generator, size: int, order: Order) -> None:
         self.engine = engine
-        self.seats = tuple(Seat(self, place) for place in range(size))
+        self.slots = tuple(Slot(self, place) for place in range(size))
         self._held = order == "name"
         self._taken = set(range(size))
         self._asking: dict[int, asyncio.Future[None]] = {}
 
     async def admitted(self, place: int) -> None:
-        """Return when the request of this seat may enter."""
+        """Wait until the request of this slot may enter."""
         if not self._held:
             return
         loop = asyncio.get_running_loop()
         turn = self._asking[place] = loop.create_future()
-        loop.call_soon(self._admit)  # not now: whoever asks last must not go on before those who wait
+        loop.call_soon(self._admit)  # deferred: the last request must not enter before those that wait
         await turn
 
     def leave(self, place: int) -> None:
-        """Nobody waits for this seat from now on. Leaving twice does nothing."""
+        """Free the slot: others stop waiting for it. Leaving twice does nothing."""
         self._taken.discard(place)
         self._asking.pop(place, None)
         self._admit()
@@ -59,8 +59,8 @@ class Wave:
                 asking[place].set_result(None)
 
 
-class Seat:
-    """What one episode of a wave samples from; implements `reinlm.rollouts.protocol.Generator`."""
+class Slot:
+    """The generator of one episode of a wave; implements `reinlm.rollouts.protocol.Generator`."""
 
     def __init__(self, wave: Wave, place: int) -> None:
         self._wave = wave
@@ -77,5 +77,5 @@ class Seat:
         return await self._wave.engine.generate(request)
 
     def leave(self) -> None:
-        """Say that this episode asks for nothing more."""
+        """Free the slot: this episode sends no more requests."""
         self._wave.leave(self._place)

@@ -1,4 +1,4 @@
-"""Keys and values of the answers in flight: rows come, leave and are repeated.
+"""The key-value cache of running answers, whose rows can be added, dropped and repeated.
 
 Every row is padded on the left, so all rows grow in the same column and a row's tokens stand side by side. Distances
 between columns are then distances between positions, so sliding-window masks stay right on plain layers.

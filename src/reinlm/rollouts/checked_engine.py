@@ -1,4 +1,4 @@
-"""An engine of a user's own, behind checks: what it raises or returns becomes an error that names it."""
+"""Checks around a user's engine: wrong results and exceptions become errors that name the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reinlm.errors import InputError, ReinlmError, RunError, error_line, file_of
 from reinlm.rollouts.protocol import Capabilities, Completion, Engine, Reason, Request
 
 NEEDED = "rollout_logprobs"
-"""The column without which nothing can be trained."""
+"""The column that training needs."""
 METHODS = ("generate", "abort", "update", "sleep", "wake")
 
 

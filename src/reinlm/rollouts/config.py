@@ -1,4 +1,4 @@
-"""How a recipe asks for answers: the distribution, the groups, and what cuts an episode off."""
+"""The section `rollout`: sampling settings, groups, and limits of an episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reinlm.schedules import Schedule, interpolate
 
 
 class StopsConfig(Config):
-    """What ends an answer beside the model's own stop tokens."""
+    """Stop conditions besides the model's own stop tokens."""
 
     stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Tokens that end an answer beside the model's own."""
@@ -70,7 +70,7 @@ class SamplingConfig(StopsConfig):
 
 
 class EpisodeConfig(Config):
-    """How episodes are played: the engine that samples them, their order, and what cuts them off."""
+    """How episodes are run: the engine, the order of admission, and limits."""
 
     engine: Any = "in_process"
     """A name, or {name: values}."""

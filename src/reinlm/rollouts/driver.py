@@ -24,7 +24,7 @@ class Stepped(Protocol):
 
 
 class Driver:
-    """Steps the engine while anybody waits, and lets other coroutines run between two steps.
+    """Steps the engine while calls are waiting, and lets other coroutines run between two steps.
 
     Requests are submitted at once and in the order of the calls; the first step comes after every coroutine that was
     ready to run at the first call has made its own.

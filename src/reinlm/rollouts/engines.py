@@ -1,4 +1,4 @@
-"""Engines by name: what a recipe's `rollout.engine` may say."""
+"""Engines by name: the values of `rollout.engine` in a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EngineConfig(Protocol):
-    """What an engine's configuration class offers."""
+    """The interface of an engine's configuration class."""
 
     def build(self, policy: Policy, *, autocast: torch.dtype | None, max_running: int) -> Engine:
         """The engine for the policy, computing in `autocast` (None: the type of the weights)."""

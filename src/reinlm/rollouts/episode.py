@@ -64,7 +64,7 @@ async def run_episode(
     ("time"); a turn that is being written then is dropped.
 
     Args:
-        engine: an engine, or a seat of a `Wave`.
+        engine: an engine, or a slot of a `Wave`.
         environment: made for this episode alone.
         renderer: turns content into tokens and tokens into content.
 

@@ -1,4 +1,4 @@
-"""From tasks to scored groups: several episodes of each task, and what rewards say of them while others are sampled."""
+"""Run several episodes of each task, and score each group while others are still sampled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reinlm.environments.protocol import check_environment
 from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.functions import ALWAYS
-from reinlm.rollouts.admission import Order, Seat, Wave
+from reinlm.rollouts.admission import Order, Slot, Wave
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.protocol import Generator, Sampling
@@ -52,7 +52,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True)
 class Episodes:
-    """How episodes are played.
+    """Everything that an episode needs except its task.
 
     Example:
         Episodes(engine, renderer, sampling, environment=Question, seed=0)
@@ -91,7 +91,7 @@ def sample_groups(
     phases: Phases = contextlib.nullcontext,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Sampled:
-    """Play `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
+    """Run `group_size` episodes of every task, and score them. Called from outside any coroutine, or inside one.
 
     Sample k of a task is the request `TAG/TASK/k`, turn j ≥ 1 of it `TAG/TASK/k/j`, with the id of the task as `escaped`
     gives it; its noise depends on (seed, tag, task, k, turn) alone. A group is scored as soon as it is finished, while
@@ -106,7 +106,7 @@ def sample_groups(
 
     Raises:
         InputError: two tasks of the same id; what the engine, the renderer or an environment refuses; rewards of an answer
-            whose sum float32 does not hold.
+            whose sum float32 does not hold; an environment's reward of the same name as a reward function.
         RunError: an environment or a reward failed, or the engine cannot go on. Everything that was begun is aborted.
     """
     _check(tasks, group_size)
@@ -136,7 +136,7 @@ def sample_groups(
 async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:
     """Several episodes of one task, named `NAME/0`, `NAME/1`, …; see `run_episode` for what it raises."""
     wave = Wave(episodes.engine, group_size, episodes.order)
-    return await _group(episodes, task, name, wave.seats, lambda: None)
+    return await _group(episodes, task, name, wave.slots, lambda: None)
 
 
 async def _sample(
@@ -170,7 +170,7 @@ async def _sample(
                     episodes,
                     task,
                     f"{tag}/{escaped(task.id)}",
-                    wave.seats[group_size * number : group_size * (number + 1)],
+                    wave.slots[group_size * number : group_size * (number + 1)],
                     one_ended,
                 )
             )
@@ -185,12 +185,12 @@ async def _sample(
 
 
 async def _group(
-    episodes: Episodes, task: Task, name: str, seats: Sequence[Seat], ended: Callable[[], None]
+    episodes: Episodes, task: Task, name: str, slots: Sequence[Slot], ended: Callable[[], None]
 ) -> RolloutGroup:
-    async def play(number: int, seat: Seat) -> Rollout:
+    async def play(number: int, slot: Slot) -> Rollout:
         try:
             return await run_episode(
-                seat,
+                slot,
                 _made(episodes.environment, task),
                 task,
                 name=f"{name}/{number}",
@@ -200,15 +200,15 @@ async def _group(
                 limits=episodes.limits,
             )
         finally:
-            seat.leave()
+            slot.leave()
 
-    async def counted(number: int, seat: Seat) -> Rollout:
-        rollout = await play(number, seat)
+    async def counted(number: int, slot: Slot) -> Rollout:
+        rollout = await play(number, slot)
         ended()
         return rollout
 
     async with _together() as together:
-        playing = [together.create_task(counted(number, seat)) for number, seat in enumerate(seats)]
+        playing = [together.create_task(counted(number, slot)) for number, slot in enumerate(slots)]
     return RolloutGroup(task, tuple(one.result() for one in playing))
 
 
@@ -271,18 +271,26 @@ def _merged(scored: Sequence[Scored]) -> Sampled:
     for one in scored:
         failures.update(one.failures)
         messages = {**one.messages, **messages}
-    groups = [_with_own(group, any(one.failures.values())) for one in scored for group in one.groups]
+    groups = [_with_own(group, one.failures) for one in scored for group in one.groups]
     return Sampled(tuple(groups), dict(failures), messages)
 
 
-def _with_own(scored: ScoredGroup, failed: bool) -> ScoredGroup:
-    """The environment's events before those of reward functions.
+def _with_own(scored: ScoredGroup, failures: Mapping[str, int]) -> ScoredGroup:
+    """The environment's events before those of reward functions, whose names are the keys of `failures`.
 
-    Where a reward `failed` on some answer, one without any event has none of its environment either: a part of what it
+    Where a reward failed on some answer, one without any event has none of its environment either: a part of what it
     is worth is missing.
     """
-    pairs = zip(scored.group.rollouts, scored.events, strict=True)
-    events = tuple(() if failed and not given else (*_own(rollout), *given) for rollout, given in pairs)
+    own = [_own(rollout) for rollout in scored.group.rollouts]
+    for name in (event.name for events in own for event in events):
+        if name in failures:
+            raise InputError(
+                f"{scored.group.task.id}: the environment's reward {name!r} has the name of the reward function {name!r}",
+                hint=f"give the function a label: reward={{name: {name}, label: {name}_2}}",
+            )
+    failed = any(failures.values())
+    pairs = zip(own, scored.events, strict=True)
+    events = tuple(() if failed and not given else (*earned, *given) for earned, given in pairs)
     return replace(scored, events=events)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError, RunError
+from reinlm.models.modules import training_mode
 from reinlm.rollouts.batch import Arrival, Batch, RunningAnswer
 from reinlm.rollouts.cache import Part, RowCache, assemble, check_supported
 from reinlm.rollouts.driver import Driver
@@ -327,13 +328,6 @@ class HFEngine:
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
-        training = [module for module in self._model.modules() if module.training] if self._model.training else []
-        for module in training:
-            vars(module)["training"] = False  # nn.Module's own assignment is slow, and this happens every step
         autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
-        try:
-            with torch.no_grad(), autocast:
-                yield
-        finally:
-            for module in training:
-                vars(module)["training"] = True
+        with training_mode(self._model, False), torch.no_grad(), autocast:
+            yield

@@ -1,4 +1,4 @@
-"""What an engine is: it turns requests into completions, many at once.
+"""The engine protocol: an engine turns requests into completions, many at once.
 
 It may be a client of a server or a cluster; the in-process engine of `hf_engine.py` is the default.
 """

@@ -9,11 +9,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from reinlm.rollouts.protocol import Request
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -30,11 +34,11 @@ class RowSampling:
     report. The three flags let a step skip work that no row asks for.
     """
 
-    keys: Tensor
-    temperature: Tensor
-    top_p: Tensor
-    top_k: Tensor
-    greedy: Tensor
+    keys: Int[Tensor, " rows"]
+    temperature: Float[Tensor, " rows"]
+    top_p: Float[Tensor, " rows"]
+    top_k: Int[Tensor, " rows"]
+    greedy: Bool[Tensor, " rows"]
     any_greedy: bool
     any_sampled: bool
     any_truncated: bool
@@ -70,7 +74,9 @@ def noise_key(seed: int, request_id: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def uniform(keys: Tensor, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def uniform(
+    keys: Int[Tensor, " *rows"], positions: Int[Tensor, " *rows"], dtype: torch.dtype | None = None
+) -> Float[Tensor, " *rows"]:
     """One uniform number in [0, 1) for every (key, position): splitmix64 of a counter (Steele, Lea, Flood 2014).
 
     Args:
@@ -90,7 +96,7 @@ def uniform(keys: Tensor, positions: Tensor, dtype: torch.dtype | None = None) -
     return _shift(x, 64 - bits).to(wide) * 2.0**-bits
 
 
-def log_distribution(logits: Tensor, rows: RowSampling) -> Tensor:
+def log_distribution(logits: Float[Tensor, " rows vocabulary"], rows: RowSampling) -> Float[Tensor, " rows vocabulary"]:
     """Log-probabilities of what is sampled from: after temperature, then top-k, then top-p; -inf where cut off.
 
     Top-k keeps ties with the k-th token; top-p keeps the smallest set whose mass reaches p, the token that crosses it
@@ -116,7 +122,9 @@ def log_distribution(logits: Tensor, rows: RowSampling) -> Tensor:
     return torch.where(truncated, logprobs.masked_fill(~kept, -math.inf).log_softmax(-1), logprobs)
 
 
-def sample(logits: Tensor, rows: RowSampling, positions: Tensor, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
+def sample(
+    logits: Float[Tensor, " rows vocabulary"], rows: RowSampling, positions: Int[Tensor, " rows"], chunk: int = CHUNK
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
     """One token for every row, and its log-probability under the distribution that it was sampled from.
 
     Args:
@@ -135,7 +143,9 @@ def sample(logits: Tensor, rows: RowSampling, positions: Tensor, chunk: int = CH
     return torch.cat(tokens), torch.cat(logprobs)
 
 
-def _sample(logits: Tensor, rows: RowSampling, positions: Tensor) -> tuple[Tensor, Tensor]:
+def _sample(
+    logits: Float[Tensor, " rows vocabulary"], rows: RowSampling, positions: Int[Tensor, " rows"]
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
     logprobs = log_distribution(logits, rows)
     if not rows.any_sampled:
         tokens = logits.argmax(-1)
@@ -146,8 +156,8 @@ def _sample(logits: Tensor, rows: RowSampling, positions: Tensor) -> tuple[Tenso
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def _inverse_cdf(logprobs: Tensor, noise: Tensor) -> Tensor:
-    """The first token whose cumulative probability exceeds the noise. [R, V], [R] -> [R]."""
+def _inverse_cdf(logprobs: Float[Tensor, " rows vocabulary"], noise: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+    """The first token whose cumulative probability exceeds the noise."""
     cumulative = logprobs.to(noise.dtype).exp().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     tokens = torch.searchsorted(cumulative, noise[:, None] * total, right=True)
@@ -156,7 +166,7 @@ def _inverse_cdf(logprobs: Tensor, noise: Tensor) -> Tensor:
     return torch.minimum(tokens, possible)[:, 0]
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
+def _shift(x: Int[Tensor, " *rows"], bits: int) -> Int[Tensor, " *rows"]:
     """Logical right shift of int64 (torch's own copies the sign)."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 

@@ -1,4 +1,4 @@
-"""Where batches come from: groups are sampled, scored and filtered until there are as many as a step wants."""
+"""`Source`: samples, scores and filters groups until a step has enough of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reinlm.data.order import RowOrder
-from reinlm.errors import RunError
 from reinlm.records import ScoredGroup, Task
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.groups import Episodes, Phases, Rewards, Sampled, sample_groups
-from reinlm.rollouts.unrewarded import in_words, remedy, unrewarded
+from reinlm.rollouts.unrewarded import check_rewarded, environment_errors, unrewarded
 
 if TYPE_CHECKING:
     from reinlm.rewards import TrainerState
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collected:
-    """What one step has to train on."""
+    """The groups of one step."""
 
     kept: tuple[ScoredGroup, ...]
     """In the order in which they were begun."""
@@ -43,13 +42,12 @@ class Collected:
     @property
     def failure(self) -> str | None:
         """What ended the first episode that an environment's error ended."""
-        rollouts = (rollout for group in self.sampled for rollout in group.group.rollouts)
-        return next((rollout.reason for rollout in rollouts if rollout.failed), None)
+        return next(iter(environment_errors(self.sampled)), None)
 
     @property
     def failed(self) -> int:
         """Episodes that an environment's error ended."""
-        return sum(rollout.failed for group in self.sampled for rollout in group.group.rollouts)
+        return len(environment_errors(self.sampled))
 
 
 class Source:
@@ -126,7 +124,7 @@ class Source:
             if not self._filters:
                 break
         if self._needs_rewards:
-            _check_rewarded(step, sampled, messages, functions=self.rewards is not None)
+            check_rewarded(f"step {step}", sampled, messages, functions=self.rewards is not None)
         nothing = None
         if not kept:
             nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} rounds: nothing to learn from"
@@ -170,18 +168,6 @@ class Source:
         tasks = [group.group.task for group in groups]
         found = self._sample(tasks, 1, f"{tag}/greedy", state, phases, greedy)
         return [replace(group, baseline=one.returns[0]) for group, one in zip(groups, found.groups, strict=True)]
-
-
-def _check_rewarded(step: int, sampled: Sequence[ScoredGroup], messages: Mapping[str, str], *, functions: bool) -> None:
-    """Raise RunError, with the reasons and what to change, where no episode has a reward."""
-    missing = unrewarded(sampled)
-    total = sum(len(group.events) for group in sampled)
-    if sum(missing.values()) < total:
-        return
-    errors = [r.reason for group in sampled for r in group.group.rollouts if r.failed]
-    first = next((f"; first error: {text}" for text in (*messages.values(), *errors)), "")
-    hint = "correct the reward function" if messages else remedy(missing, functions=functions)
-    raise RunError(f"step {step}: none of {total} episodes has a reward: {in_words(missing)}{first}", hint=hint)
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[list[Task]]:

@@ -29,7 +29,7 @@ class TokenText:
 
 
 class StopStrings:
-    """Tells after each token whether it completed one of the strings.
+    """Checks after each token whether it completed one of the strings.
 
     Only the tail of the answer is decoded, and only when the new token can hold the last character of a string. Every
     token stands for at least one byte, so as many tokens as the longest string has bytes reach back to its start; the

@@ -1,4 +1,4 @@
-"""What an episode has come to so far: the context that the model reads, and the segments that are made of it."""
+"""The state of a running episode: its context in tokens, and its finished segments."""
 
 from __future__ import annotations
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from reinlm.errors import RunError
 from reinlm.records import Rollout, ScoredGroup
 
 FAILED, FINISHED, ENVIRONMENT = "error", "finished", "environment"
 
 _REMEDIES = {
-    "length": "raise rollout.max_new_tokens",
+    "length": "raise {max_new_tokens}",
     "context": "shorten prompts and observations, or take a model with a longer context",
     "turns": "raise rollout.max_turns",
     "time": "raise rollout.episode_time_limit",
@@ -38,6 +39,37 @@ def unrewarded(groups: Sequence[ScoredGroup]) -> dict[str, int]:
     return {reason: counts[reason] for reason in _REMEDIES if reason in counts}
 
 
+def environment_errors(groups: Sequence[ScoredGroup]) -> list[str]:
+    """What ended the episodes that an environment's error ended, one line for each."""
+    return [rollout.reason for group in groups for rollout in group.group.rollouts if rollout.failed]
+
+
+def check_rewarded(
+    where: str,
+    groups: Sequence[ScoredGroup],
+    messages: Mapping[str, str],
+    *,
+    functions: bool,
+    max_new_tokens: str = "rollout.max_new_tokens",
+) -> None:
+    """Raise RunError, with the reasons and what to change, where no episode has a reward.
+
+    Args:
+        where: what was sampled, such as "step 3".
+        messages: by reward function that failed on an answer: what went wrong first.
+        functions: there are reward functions.
+        max_new_tokens: the setting that limits the length of a turn.
+    """
+    missing = unrewarded(groups)
+    total = sum(len(group.events) for group in groups)
+    if sum(missing.values()) < total:
+        return
+    first = next((f"; first error: {text}" for text in (*messages.values(), *environment_errors(groups))), "")
+    advice = remedy(missing, functions=functions, max_new_tokens=max_new_tokens)
+    hint = "correct the reward function" if messages else advice
+    raise RunError(f"{where}: none of {total} episodes has a reward: {in_words(missing)}{first}", hint=hint)
+
+
 def _reason(rollout: Rollout) -> str:
     if rollout.failed:
         return FAILED
@@ -52,12 +84,17 @@ def in_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{words.get(reason, f'truncated by {reason}')} {count}" for reason, count in counts.items())
 
 
-def remedy(counts: Mapping[str, int], *, functions: bool = False) -> str:
-    """What to change so that such episodes get a reward; `functions`: reward functions have scored all but failed ones."""
+def remedy(
+    counts: Mapping[str, int], *, functions: bool = False, max_new_tokens: str = "rollout.max_new_tokens"
+) -> str:
+    """What to change so that such episodes get a reward; `functions`: reward functions have scored all but failed ones.
+
+    `max_new_tokens` is the setting that limits the length of a turn.
+    """
     if functions:
         failed = [_REMEDIES[FAILED]] if FAILED in counts else []
         return "; ".join([*failed, "have the reward functions give a number, not None"])
-    steps = [_REMEDIES[reason] for reason in counts]
+    steps = [_REMEDIES[reason].format(max_new_tokens=max_new_tokens) for reason in counts]
     if any(reason not in (FAILED, FINISHED) for reason in counts):
         steps.append("or add a reward function, which scores truncated episodes too")
     return "; ".join(steps)

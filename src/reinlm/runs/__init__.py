@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its folder, metrics, rollouts and checkpoints. Imports no torch when it is loaded."""
+"""The files of a run: folder, metrics, rollouts and checkpoints. Importing it does not import torch."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ __all__ = [
     "without_clocks",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
     __getattr__ = renamed(
         __name__,
         {

@@ -1,18 +1,20 @@
-"""Checkpoints that are whole or absent.
+"""Checkpoints, written atomically.
 
 `checkpoints/step_N/` is what the caller writes (a Hugging Face directory) with the trainer's state beside it:
 `trainer_state.json` and `trainer_state.safetensors` (see `reinlm.runs.state`), and `checkpoint.json`, which lists every
-file with its size. It is written under a temporary name, synced and renamed; `last` and `best` are links that point to
-one.
+file with its size and its SHA-256. It is written under a temporary name, synced and renamed; `last` and `best` are links
+that point to one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,8 +62,14 @@ class Checkpoints:
         temporary.mkdir()
         write(temporary)
         write_state(temporary, state)
-        files = {str(path.relative_to(temporary)): path.stat().st_size for path in _files(temporary)}
-        manifest = {"version": CHECKPOINT_VERSION, "step": step, "metric": metric, "files": files}
+        paths = {str(path.relative_to(temporary)): path for path in _files(temporary)}
+        manifest = {
+            "version": CHECKPOINT_VERSION,
+            "step": step,
+            "metric": metric,
+            "files": {name: path.stat().st_size for name, path in paths.items()},
+            "sha256": {name: _digest(path) for name, path in paths.items()},
+        }
         write_json(temporary / MANIFEST, manifest)
         sync_tree(temporary)
         final = self.folder / f"step_{step}"
@@ -188,6 +196,18 @@ def linked_folder(path: Path) -> Path:
     return path
 
 
+def _digest(path: Path) -> str:
+    """SHA-256 of a file; one that has not changed since is not read again: a resume looks at its checkpoint several times."""
+    stat = path.stat()
+    return _digest_of(path.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: Path, *_identity: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -198,7 +218,8 @@ def _manifest(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     known = isinstance(manifest, dict) and {"version", "step", "files"} <= manifest.keys()
-    return manifest if known and isinstance(manifest["files"], dict) else None
+    tables = known and all(isinstance(manifest.get(name, {}), dict) for name in ("files", "sha256"))
+    return manifest if tables else None
 
 
 def _metric(path: Path) -> float | None:
@@ -215,9 +236,14 @@ def _check_version(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _unreadable(path: Path) -> str | None:
-    """What is wrong with the contents of a whole checkpoint: its JSON, and the headers of its tensors."""
-    _check_version(path, _manifest(path) or {})
-    for name in (_manifest(path) or {})["files"]:
+    """What is wrong with the contents of a whole checkpoint: its JSON, the headers of its tensors, or any byte.
+
+    A checkpoint of an earlier version has no digests; its bytes are taken as they are.
+    """
+    manifest = _manifest(path) or {}
+    _check_version(path, manifest)
+    digests = manifest.get("sha256", {})
+    for name in manifest["files"]:
         try:
             if name.endswith(".json"):
                 json.loads((path / name).read_text(encoding="utf-8"))
@@ -225,6 +251,8 @@ def _unreadable(path: Path) -> str | None:
                 check_tensors(path / name)
         except ValueError as error:
             return f"{name} is damaged: {error_line(error)}"
+        if name in digests and _digest(path / name) != digests[name]:
+            return f"{name} is damaged: its bytes are not those that were written"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What is known of metrics: each is declared once, beside the code that logs it, and a run's folder carries the declarations.
+"""Declarations of metrics. Each is declared once, beside the code that logs it, and stored in the run folder.
 
     declare_metrics(Metric("mine/drift", "nats", "divergence from the first answers", healthy="below 1"))
 
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reinlm.errors import InputError, unknown
+from reinlm.renamed import renamed
 from reinlm.runs.files import write_json
 
 METRICS_INFO_FILE = "metrics_info.json"
@@ -43,9 +44,9 @@ class Metric:
     """"none" for a number without one."""
     meaning: str
     healthy: str = ""
-    """What it does in a run that goes well; empty where every value is."""
+    """Values in a healthy run; empty if every value is healthy."""
     healthy_range: tuple[float | None, float | None] | None = None
-    """The lowest and the highest healthy value, None for no bound; None altogether where no number tells."""
+    """The lowest and the highest healthy value, None for no bound; None if there is no range."""
     bad: str = ""
     """What a bad value means and what to do about it."""
     section: Section = "own"
@@ -74,7 +75,7 @@ CLOCKS = frozenset({"time", "step_time", "tokens_per_second", "samples_per_secon
 
 
 def declare_metrics(*metrics: Metric, section: Section = "own") -> tuple[Metric, ...]:
-    """Make metrics known: the report shows their unit, meaning and healthy range.
+    """Register metrics: the report shows their unit, meaning and healthy range.
 
     Args:
         metrics: their names may have `{…}` where a logged name has any text without a slash.
@@ -105,15 +106,26 @@ def pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda match: f"(?P<{match[1]}>[^/]+)", re.escape(name)))
 
 
-def describe(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
-    """What is known of a logged name such as `eval/gsm8k/pass@8`; None for one that no metric stands for."""
+def find_metric(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
+    """The declaration for a logged name such as `eval/gsm8k/pass@8`; None without one."""
     forms = (metric for known, metric in metrics.items() if "{" in known and pattern(known).fullmatch(name))
     return metrics.get(name) or next(forms, None)
 
 
+NAME_CHARACTERS = "letters, digits and ./@%()=_- only"
+"""What the name of a logged metric, or of a reward in it, consists of."""
+
+
+def is_metric_name(name: Any) -> bool:
+    """Whether a value can be the name of a logged metric, or of a reward in it: a text of `NAME_CHARACTERS`."""
+    return isinstance(name, str) and re.fullmatch(r"[\w./@%()=-]+", name) is not None
+
+
 def is_library_name(name: str) -> bool:
-    """Whether a declared metric of the library itself stands for this logged name."""
-    return describe(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
+    """Whether a declaration of the library itself matches this logged name."""
+    return (
+        find_metric(name, {known: metric for known, metric in METRICS.items() if metric.section != "own"}) is not None
+    )
 
 
 def is_clock(name: str) -> bool:
@@ -158,3 +170,7 @@ def _is_range(bounds: Any) -> bool:
         return False
     numbers = [bound for bound in bounds if bound is not None]
     return all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers) and numbers == sorted(numbers)
+
+
+if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
+    __getattr__ = renamed(__name__, {"describe": "reinlm.runs.declarations:find_metric"})

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, synced, and renamed."""
+"""Atomic writing of files: write to a temporary file, sync, rename."""
 
 from __future__ import annotations
 

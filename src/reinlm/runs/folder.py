@@ -1,4 +1,4 @@
-"""The run folder: what was asked for, by whom it may be written, and where everything lies."""
+"""`RunFolder`: creating, locking and resuming a run folder, and its configuration files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class RunFolder:
             cls._check(path, *how)
             if overwrite:
                 _empty(path)
-            _describe(path, kind, config, command, notes, resume=resume)
+            _write_run_files(path, kind, config, command, notes, resume=resume)
         except BaseException:
             _release(lock)
             raise
@@ -169,7 +169,7 @@ class RunFolder:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
     def close(self) -> None:
-        """Give the lock back. The folder stays as it is."""
+        """Release the lock. The folder is not changed."""
         self._unlock()
 
     def __enter__(self) -> RunFolder:
@@ -264,7 +264,7 @@ def _empty(path: Path) -> None:
         remove(child)
 
 
-def _describe(
+def _write_run_files(
     path: Path,
     kind: str,
     config: dict[str, Any],

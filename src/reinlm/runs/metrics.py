@@ -19,7 +19,7 @@ from reinlm.errors import InputError
 from reinlm.runs.declarations import (
     Metric,
     declare_metrics,
-    describe,
+    find_metric,
     read_metrics_info,
     write_metrics_info,
 )
@@ -175,7 +175,7 @@ class MetricsLog:
             raise ValueError(f"step {step} cannot follow step {self.last_step} in {self.path}")
         numbers = {name: _metric_value(name, value) for name, value in values.items() if name != "step"}
         numbers.setdefault("time", time.time())
-        self._describe(numbers.keys() - self._logged)
+        self._write_declarations(numbers.keys() - self._logged)
         record = {"step": step, **json_safe(numbers)}
         with open(self.path, "ab") as file:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
@@ -184,10 +184,10 @@ class MetricsLog:
         self.last_step = step
         return numbers
 
-    def _describe(self, names: Set[str]) -> None:
+    def _write_declarations(self, names: Set[str]) -> None:
         """Keep the declarations of these names, which are logged for the first time."""
         self._logged |= names
-        found = {metric.name: metric for metric in map(describe, sorted(names)) if metric is not None}
+        found = {metric.name: metric for metric in map(find_metric, sorted(names)) if metric is not None}
         if self._known | found != self._known:
             self._known |= found
             write_metrics_info(self.path.parent, self._known.values())

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar with the figures that matter, or plain lines where there is no terminal."""
+"""The progress display of a run: a bar with the main figures, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = {
 """metric -> (label, format), in the order shown."""
 
 HIDDEN_BESIDE_REWARD = "loss"
-"""A surrogate's value says nothing; where there is a reward it is not shown."""
+"""Not shown where there is a reward, because the value of a surrogate loss is not informative."""
 
 LINE_SECONDS = 10.0
 """Without a terminal a line is printed this often, and at every evaluation."""

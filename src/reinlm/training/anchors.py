@@ -17,14 +17,14 @@ from reinlm.training.critic import same_tokens
 
 
 class ReferenceConfig(Config):
-    """What a KL to the reference ties the policy to."""
+    """The reference model of a KL."""
 
     path: ModelPath
     """A model with the same tokens, such as the one after SFT, a base model or a stronger one."""
 
 
 class TeacherConfig(Config):
-    """Whose distribution the policy learns from."""
+    """The teacher model."""
 
     path: ModelPath
     """A model with the same tokens."""
@@ -68,7 +68,7 @@ class Anchors:
             other = same_tokens("teacher.path", teacher.path, config, policy).model.requires_grad_(False)
             self.teacher = Anchor(TokenModel(other, packing=model.packing, chunk_tokens=model.chunk_tokens))
         self.marks = {name: fingerprint(anchor.model.lm) for name, anchor in self.by_name.items()}
-        """Tells the frozen weights from others."""
+        """Hash of the frozen weights, by model name."""
 
     @property
     def by_name(self) -> dict[str, Anchor]:
@@ -121,7 +121,7 @@ class OldPolicy:
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """Tells frozen weights from others: a hash of up to 64 values of each. Device and trained weights are no part of it."""
+    """A hash of up to 64 values of each frozen weight, independent of device and trained weights."""
     digest = hashlib.sha256()
     for name, weight in model.named_parameters():
         if not weight.requires_grad:

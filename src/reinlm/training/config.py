@@ -28,7 +28,7 @@ DEFAULT_ALGORITHM = "grpo"
 
 
 class TrainingConfig(Config):
-    """What every training loop has."""
+    """Settings of every training loop."""
 
     steps: int | None = Field(None, ge=1)
     """Steps of the run; null: as many as `epochs` takes."""
@@ -53,7 +53,7 @@ class TrainingConfig(Config):
 
 
 class SFTOptimizer(OptimizerConfig):
-    """The optimizer of supervised fine-tuning: a higher rate, and a schedule that goes down."""
+    """The optimizer of SFT: a higher default learning rate, with a decreasing schedule."""
 
     learning_rate: float = Field(1e-5, gt=0, lt=1)
     schedule: Schedule = "cosine"
@@ -75,11 +75,12 @@ class RLTraining(TrainingConfig):
     passes: int | None = Field(None, ge=1)
     """Passes over each collected batch; null: as the algorithm's paper has it."""
     target_kl: float | None = Field(None, gt=0)
-    """Nats a token: an update that would begin further than 1.5 times this from the old policy is not made, nor the rest of
-    the batch's updates."""
+    """Nats per token: before each update, if the divergence from the old policy exceeds 1.5 times this, the remaining updates
+    of the batch are skipped."""
     kl_learning_rate: float | None = Field(None, gt=0)
-    """Nats a token: after a batch whose last update began more than twice this far from the old policy, the learning rate is
-    divided by 1.5; nearer than half of it, multiplied; between 1/100 and 10 times the schedule's."""
+    """Nats per token: if the divergence before the last update of a batch exceeds twice this, the learning rate is divided by
+    1.5; if it is below half of it, multiplied by 1.5; within 1/100 to 10 times the scheduled rate. A batch of one update
+    without replayed answers does not change it, since its update begins at the old policy."""
     reference_refresh: RefreshConfig | None = None
     """Null: the reference stays as it was at the start."""
     replay: ReplayConfig | None = None
@@ -87,7 +88,7 @@ class RLTraining(TrainingConfig):
 
 
 class RunConfig(Config):
-    """Where a run is kept, and how much of it."""
+    """The run folder, checkpoints, rollout log and trackers."""
 
     output: str | None = None
     """The run's folder; null: `runs/` and the kind of run with a time stamp."""
@@ -135,7 +136,7 @@ class RunConfig(Config):
 
 
 class ModelVerbConfig(Config):
-    """What every verb shares: a model, and the parts that a recipe may name."""
+    """Settings of every verb: model, environment and imports."""
 
     model: ModelConfig
     environment: Any = "question"
@@ -163,8 +164,7 @@ class VerbConfig(ModelVerbConfig):
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
     resolved: dict[str, Any] = Field(default_factory=dict)
-    """What was in force in the run that wrote this file, beside its settings; a resumed run compares it, and it sets
-    nothing."""
+    """Written by a run: renderer, working directory etc. A resumed run compares it; it cannot be set."""
 
     @field_validator("data", mode="before")
     @classmethod

@@ -26,7 +26,7 @@ class CriticConfig(Config):
     warmup_steps: int = Field(0, ge=0)
     """First steps of the run in which the critic learns and the policy does not move."""
     optimizer: OptimizerConfig | None = None
-    """Of the critic's own weights; null: as the policy's, without its warm-up."""
+    """Optimizer of the critic's own weights; null: that of the policy without warm-up."""
 
     @model_validator(mode="after")
     def _own_has_a_source(self) -> CriticConfig:
@@ -36,8 +36,8 @@ class CriticConfig(Config):
 
 
 @dataclass(frozen=True)
-class Critic:
-    """A value model and what trains it; a shared one takes part in the policy's passes."""
+class CriticModel:
+    """A value model and its learner; one with a shared backbone is computed in the policy's passes."""
 
     model: ValueModel
     learner: Learner

@@ -1,4 +1,4 @@
-"""One set-up of engine, environment and rewards for all that samples: `rl`, `eval`, `generate`, and evaluation in `sft`."""
+"""Set up engine, environment and rewards for `rl`, `eval`, `generate`, and the evaluation of `sft`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from reinlm.rewards import RewardConfig, RewardSet, build_rewards
 from reinlm.rollouts import EpisodeConfig, Episodes, Sampling, build_engine
 
 
-def check_environment(
+def resolve_environment(
     environment: Any, rollout: EpisodeConfig, reward: RewardConfig | None, *, needs_rewards: bool
 ) -> MakeEnvironment:
-    """What makes the environment that a recipe names.
+    """The environment factory that a recipe names, checked together with rollout and reward.
 
     Raises:
         InputError: an environment that cannot be made; no reward at all where one is needed; a setting of `rollout` that

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
-from reinlm.records import RewardEvent, ScoredGroup, Task, total, unweighted
+from reinlm.environments import is_question
+from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
-from reinlm.rollouts.unrewarded import unrewarded
+from reinlm.rollouts.groups import Sampled
+from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
+
+MAX_NEW_TOKENS = "evaluation.max_new_tokens"
+"""The setting that limits the length of a turn in evaluation."""
 
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
@@ -34,8 +39,9 @@ class EvaluationConfig(Config):
     top_k: int = Field(0, ge=0)
     max_new_tokens: int | None = Field(None, ge=1)
     """Null: as in training, or 256."""
-    correct_above: float = 0.5
-    """An answer counts as right where the first reward function gives more than this."""
+    correct_above: float = Field(0.5, allow_inf_nan=False)
+    """An answer counts as right where the first reward function gives more than this; for the filter `mixed_outcomes` on that
+    reward too, where it says nothing itself."""
     stop_at: float | None = Field(None, ge=0, le=1)
     """End the run early once the first set's accuracy reaches this."""
     patience: int | None = Field(None, ge=1)
@@ -53,16 +59,22 @@ class EvaluationConfig(Config):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found on one set of prompts."""
+    """The result of an evaluation on one set of prompts."""
 
     metrics: dict[str, float]
-    """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded."""
+    """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded,
+    environment_errors."""
     groups: tuple[ScoredGroup, ...]
     correct: tuple[tuple[bool | None, ...], ...]
-    """For every group, whether each answer is right; None where no reward was given."""
+    """For every group, whether each answer is right; None where that cannot be said: an episode that an error ended, or one
+    without a reward that was not truncated."""
+    messages: Mapping[str, str] = field(default_factory=dict)
+    """By reward function that failed: what went wrong first."""
+    notes: tuple[str, ...] = ()
+    """What a user should know: the first error of each reward function and of environments, and why rewards are absent."""
 
 
-def evaluate(
+def evaluate_tasks(
     episodes: Episodes,
     tasks: Sequence[Task],
     rewards: RewardSet | None,
@@ -76,18 +88,23 @@ def evaluate(
     """Sample `samples` answers to every task and score them.
 
     An answer is right where the first reward (the first reward function's, or without any the environment's) is more than
-    `correct_above`. The same seed and tag give the same answers from the same weights.
+    `correct_above`. Where rewards come from the environment alone, a truncated episode without that reward is not right: left
+    out, it would make a model that writes up to the limit look better. An episode that an error ended is in no figure.
+    The same seed and tag give the same answers from the same weights.
     """
     found = sample_groups(
         episodes, tasks, group_size=samples, tag=tag, rewards=rewards, state=state or TrainerState(), loop=loop
     )
     names = reward_names(found.groups, rewards)
-    correct = tuple(tuple(_verdict(events, names, correct_above) for events in group.events) for group in found.groups)
+    own = rewards is None and not is_question(episodes.environment)
+    correct = _verdicts(found.groups, names, correct_above, own)
     metrics = {**accuracy_metrics(correct), **answer_metrics(found.groups, names)}
     if missing := unrewarded(found.groups):
         metrics["unrewarded"] = float(sum(missing.values()))
+    if errors := environment_errors(found.groups):
+        metrics["environment_errors"] = float(len(errors))
     metrics["failed"] = float(sum(found.failures.values()))
-    return Evaluation(metrics, found.groups, correct)
+    return Evaluation(metrics, found.groups, correct, found.messages, _notes(found, own))
 
 
 def reward_names(groups: Sequence[ScoredGroup], rewards: RewardSet | None) -> tuple[str, ...]:
@@ -96,9 +113,31 @@ def reward_names(groups: Sequence[ScoredGroup], rewards: RewardSet | None) -> tu
     return tuple(dict.fromkeys([*(rewards.names if rewards is not None else ()), *given]))
 
 
-def _verdict(events: Sequence[RewardEvent], names: Sequence[str], correct_above: float) -> bool | None:
-    value = unweighted(events, names[0]) if names else None
-    return None if value is None else value > correct_above
+def _verdicts(
+    groups: Sequence[ScoredGroup], names: Sequence[str], correct_above: float, own: bool
+) -> tuple[tuple[bool | None, ...], ...]:
+    """Whether each answer is right by the first of the rewards; `own`: they come from the environment alone."""
+    ended = any(rollout.terminated for group in groups for rollout in group.group.rollouts)
+    scores = own and (bool(names) or not ended)  # an episode that ended without any reward shows that there are none
+
+    def verdict(rollout: Rollout, events: Sequence[RewardEvent]) -> bool | None:
+        value = unweighted(events, names[0]) if names else None
+        if value is None:
+            return False if scores and rollout.truncated else None
+        return value > correct_above
+
+    return tuple(tuple(map(verdict, group.group.rollouts, group.events)) for group in groups)
+
+
+def _notes(found: Sampled, own: bool) -> tuple[str, ...]:
+    notes = [f"reward {name}: {text}" for name, text in found.messages.items()]
+    if errors := environment_errors(found.groups):
+        notes.append(f"{len(errors)} episodes ended by an error, the first: {errors[0]}")
+    missing = unrewarded(found.groups)
+    if own and missing.keys() - {FAILED}:
+        advice = remedy(missing, max_new_tokens=MAX_NEW_TOKENS)
+        notes.append(f"no reward for some episodes ({in_words(missing)}): {advice}")
+    return tuple(notes)
 
 
 class Evaluator:
@@ -127,7 +166,7 @@ class Evaluator:
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, (episodes, tasks) in self.sets.items():
-            found = evaluate(
+            found = evaluate_tasks(
                 episodes,
                 tasks,
                 self.rewards,
@@ -159,7 +198,7 @@ def evaluation_sampling(
 def accuracy_metrics(correct: Sequence[Sequence[bool | None]]) -> dict[str, float]:
     """accuracy with its 95 % interval, and the unbiased pass@k for k = 1, 2, 4, … up to the answers to a prompt.
 
-    Answers without a reward are left out. Empty where no answer has one.
+    Answers without a verdict are left out. Empty where no answer has one.
     """
     rows = [[bool(c) for c in row if c is not None] for row in correct]
     rows = [row for row in rows if row]
@@ -203,8 +242,11 @@ def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
 
 
 def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:
-    """Means over answers: the weighted reward, every reward by name, length in tokens, share cut off."""
-    rollouts = [rollout for group in groups for rollout in group.group.rollouts]
+    """Means over answers: the weighted reward, every reward by name, length in tokens, share cut off.
+
+    Failed episodes are left out.
+    """
+    rollouts = [rollout for group in groups for rollout in group.group.rollouts if not rollout.failed]
     events = [item for group in groups for item in group.events]
     metrics: dict[str, float] = {}
     totals = [value for item in events if (value := total(item)) is not None]
@@ -214,8 +256,9 @@ def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[
         values = [value for item in events if (value := unweighted(item, name)) is not None]
         if values:
             metrics[f"rewards/{name}"] = sum(values) / len(values)
-    metrics["mean_length"] = sum(rollout.length for rollout in rollouts) / len(rollouts)
-    metrics["clipped_ratio"] = sum(rollout.truncated for rollout in rollouts) / len(rollouts)
+    if rollouts:
+        metrics["mean_length"] = sum(rollout.length for rollout in rollouts) / len(rollouts)
+        metrics["clipped_ratio"] = sum(rollout.truncated for rollout in rollouts) / len(rollouts)
     return metrics
 
 

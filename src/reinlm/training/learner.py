@@ -31,7 +31,7 @@ LOGPROBS = Want()
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a loss function is given about the sequences of one pass.
+    """The sequences of one micro-batch, as an argument of a loss function.
 
     Example: the sequences 4 and 1 of the step's batch:
         MicroBatch(batch=step.select(tensor([4, 1])), sequences=tensor([4, 1]))
@@ -48,7 +48,7 @@ LossFunction = Callable[[Outputs, MicroBatch], Loss]
 
 @dataclass(frozen=True)
 class Pass:
-    """What one `forward_backward` found, over all micro-batches and ranks."""
+    """The result of one `forward_backward`, over all micro-batches and ranks."""
 
     loss: float
     metrics: MetricSums

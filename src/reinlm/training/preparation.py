@@ -1,10 +1,10 @@
-"""What is known of a batch before its first update: log-probabilities, values, adjusted rewards, advantages."""
+"""Compute log-probabilities, values, adjusted rewards and advantages of a batch before its first update."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,25 +14,30 @@ from reinlm.batches import TokenBatch
 from reinlm.models import VALUES, Anchor, Want
 from reinlm.objectives import Feedback, explained_variance
 from reinlm.records import UNKNOWN_VERSION
-from reinlm.training.critic import Critic
+from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 FULL_KL_METRICS = {"reference": "kl/full", "old": "kl/old_full", "teacher": "kl/teacher"}
+FULL_KL_COLUMNS = {"reference": "kl_full", "old": "kl_old_full", "teacher": "kl_teacher"}
+"""Of the rollout log, nats at each token: the divergence over the whole vocabulary that a loss holds."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known of a batch before its first update; all on the CPU, none with a gradient."""
+    """Quantities of a batch before its first update; all on the CPU, without gradient."""
 
     feedback: Feedback
-    advantages: Tensor
-    old: Tensor | None
-    ref: Tensor | None
-    teacher: Tensor | None
-    full: Tensor | None
+    advantages: Float[Tensor, " tokens"]
+    old: Float[Tensor, " tokens"] | None
+    ref: Float[Tensor, " tokens"] | None
+    teacher: Float[Tensor, " tokens"] | None
+    full: Float[Tensor, " tokens"] | None
     """Divergence from the reference over the vocabulary, where it is charged to the reward."""
-    returns: Tensor | None
-    trained: Tensor
+    returns: Float[Tensor, " tokens"] | None
+    trained: Bool[Tensor, " episodes"]
     """Which episodes reach the loss."""
 
 
@@ -43,7 +48,7 @@ def prepare(
     state: AlgorithmState,
     *,
     learner: Learner,
-    critic: Critic | None = None,
+    critic: CriticModel | None = None,
     anchors: Mapping[str, Anchor],
     several: bool,
 ) -> Prepared:
@@ -78,14 +83,14 @@ def prepare(
         feedback = replace(feedback, values=values.double(), final_values=_final_values(batch, feedback, critic))
     if old is not None:
         feedback = replace(feedback, log_importance=(old - rollout).double())
-    charged = algorithm.charge(feedback, state, old, ref, full)
+    charged = algorithm.adjust_rewards(feedback, state, old, ref, full)
     advantages = algorithm.advantage(charged)
     returns = algorithm.advantage.targets(charged) if critic is not None else None
     return Prepared(charged, advantages, old, ref, teacher, full, returns, algorithm.trained(charged))
 
 
-def stale_tokens(batch: TokenBatch, updates: int) -> Tensor:
-    """[N] bool: which tokens an earlier version of the policy chose than the one after `updates` updates; none
+def stale_tokens(batch: TokenBatch, updates: int) -> Bool[Tensor, " tokens"]:
+    """Which tokens an earlier version of the policy chose than the one after `updates` updates; none
     whose version is unknown."""
     version = batch.columns.get("version")
     if version is None:
@@ -103,7 +108,7 @@ def staleness_metrics(batch: TokenBatch, updates: int) -> dict[str, float]:
     return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
 
-def _final_values(batch: TokenBatch, feedback: Feedback, critic: Critic) -> Tensor:
+def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) -> Float[Tensor, " episodes"]:
     """The critic's value of the last state of every truncated episode, elsewhere 0; on the CPU."""
     layout, cut = batch.layout, feedback.truncated
     final = torch.zeros(layout.size("episode"), dtype=torch.float64)
@@ -118,7 +123,7 @@ def _final_values(batch: TokenBatch, feedback: Feedback, critic: Critic) -> Tens
 
 
 def prepared_metrics(prepared: Prepared) -> dict[str, float]:
-    """What is to be said of a batch before its updates."""
+    """Metrics of a batch before its updates."""
     kept = prepared.feedback.layout.expand(prepared.trained, "episode")
     metrics = {
         "advantage/std": float(prepared.advantages.std(correction=0)) if len(kept) else 0.0,

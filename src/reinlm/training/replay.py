@@ -1,4 +1,4 @@
-"""Earlier groups, kept to be trained on again."""
+"""Replay: groups of earlier steps that are trained on again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to say about sampled groups: metrics, and rows for the rollout log."""
+"""Metrics of sampled groups."""
 
 from __future__ import annotations
 

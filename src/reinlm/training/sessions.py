@@ -1,4 +1,4 @@
-"""What the public trainers do: load what a run needs, and drive it step by step or to its end."""
+"""Base classes of the public trainers: load data and models of a run, then run it stepwise or completely."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
-from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
+from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
-from reinlm.training.rl import RLRun, check_settings, needs_rewards
+from reinlm.training.rl import RLRun
+from reinlm.training.rl_checks import check_settings, needs_rewards
 from reinlm.training.setup import (
     MAY_CHANGE,
     autocast,
@@ -129,7 +130,7 @@ class Session(ABC):
 
     @property
     def loop(self) -> Loop:
-        """What drives the run. The first use of it, or of `folder`, makes the run's folder."""
+        """The loop of the run. The first access to it or to `folder` creates the run folder."""
         if self._loop is None:
             self._check_open()
             folder = self._stack.enter_context(RunFolder.create(self.path, **self._folder))
@@ -287,7 +288,7 @@ class SFTSession(Session):
     run: SFTRun
 
     def _check(self) -> None:
-        self.environment = check_environment(
+        self.environment = resolve_environment(
             self.config.environment, self.config.rollout, self.config.reward, needs_rewards=False
         )
         self.samples = self.config.reward is not None or not is_question(self.environment)
@@ -322,7 +323,7 @@ class RLSession(Session):
     def _check(self) -> None:
         config = self.config
         check_settings(config, self.algorithm)
-        self.environment = check_environment(
+        self.environment = resolve_environment(
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
 
@@ -382,6 +383,6 @@ def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[
             f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
             "training.minibatches or training.passes makes more updates"
         )
-    if any(kl.anchor == "old" for kl in algorithm.ties):
+    if any(kl.anchor == "old" for kl in algorithm.active_kl):
         found.append("with one update a batch the KL to the old policy is 0 and has no gradient")
     return found

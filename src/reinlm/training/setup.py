@@ -1,4 +1,4 @@
-"""What the training verbs share before their first step: folders, seeds, the length of a run, clocks."""
+"""Helpers of the training verbs: folders, seeds, number of steps, phase timing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of a data set beside the sampled answers: imitated, or held close to the reference, in every update."""
+"""An additional loss on data-set text in every update: negative log-likelihood, or KL to the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All updates of one collected batch: passes of minibatches, and what moves after them."""
+"""All updates of one collected batch: passes over minibatches, then adaptive coefficients and learning rate."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ from reinlm.models import VALUES, Anchor, Outputs, Want
 from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, k3
 from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors, OldPolicy
-from reinlm.training.critic import Critic
+from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
-from reinlm.training.preparation import FULL_KL_METRICS, Prepared, prepare, prepared_metrics, staleness_metrics
+from reinlm.training.preparation import (
+    FULL_KL_COLUMNS,
+    FULL_KL_METRICS,
+    Prepared,
+    prepare,
+    prepared_metrics,
+    stale_tokens,
+    staleness_metrics,
+)
 from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
@@ -57,7 +65,7 @@ class UpdateResult:
 
 
 class Updater:
-    """Trains policy and critic on batches. What moves: `state`, the learners."""
+    """Trains policy and critic on batches. Its state: `state` of the algorithm, and the learners."""
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class Updater:
         learner: Learner,
         settings: UpdateSettings,
         *,
-        critic: Critic | None = None,
+        critic: CriticModel | None = None,
         anchors: Anchors | None = None,
         text: TextLoss | None = None,
     ) -> None:
@@ -107,12 +115,15 @@ class Updater:
         before, stopped = self.learner.version, False
         measured: dict[str, float] = {}
         tokens: dict[str, Tensor] = {}
-        furthest = 0.0
+        furthest: float | None = None
         for sequences, seed in self._minibatches(step, batch, prepared):
+            part = batch.select(sequences)
             signals = self._signals(batch, prepared, sequences, seed)
-            mine, found = self._backward(batch.select(sequences), signals, warming)
-            furthest = mine.means().get("approx_kl", 0.0)
-            if self.settings.target_kl is not None and furthest > STOP_FACTOR * self.settings.target_kl:
+            mine, found = self._backward(part, signals, warming)
+            distance = mine.means().get("approx_kl", 0.0)
+            shown = self.learner.version > before or bool(stale_tokens(part, self.state.updates).any())
+            furthest = distance if shown else None
+            if self.settings.target_kl is not None and distance > STOP_FACTOR * self.settings.target_kl:
                 stopped = True
                 self._zero_grad()
                 break
@@ -216,12 +227,13 @@ class Updater:
             for anchor, name in FULL_KL_METRICS.items():
                 if anchor in full:
                     sums[name] = (full[anchor].detach().sum(), count)
+            tokens = {**found.tokens, **{FULL_KL_COLUMNS[anchor]: x.detach() for anchor, x in full.items()}}
             value, maxima = found.value, dict(found.metrics.maxima)
             if shared and outputs.values is not None:
                 critic = self.algorithm.critic_loss(outputs.values, mine)
                 value = critic.value if warming else value + critic.value
                 sums |= critic.metrics.sums
-            return Loss(value, Metrics(sums, maxima), found.tokens)
+            return Loss(value, Metrics(sums, maxima), tokens)
 
         return loss
 
@@ -262,16 +274,21 @@ class Updater:
         prepared: Prepared,
         metrics: Mapping[str, float],
         made: int,
-        furthest: float,
+        furthest: float | None,
         warming: bool,
     ) -> dict[str, float]:
-        """Move the algorithm's state and the learning rate by what was measured."""
+        """Move the algorithm's state and the learning rate by what was measured.
+
+        Args:
+            furthest: distance from the old policy at the last minibatch, nats per token; None where that minibatch cannot show
+                any: no update came before it, and none of its tokens is of an earlier version of the policy.
+        """
         found: dict[str, float] = {}
         if warming or not made:  # nothing moved, so there is nothing to adapt to
             self.state = replace(self.state, batches=self.state.batches + 1)
             return {"critic/warmup": 1.0} if warming else {}
         kls = []
-        for index, tie in enumerate(self.algorithm.ties):
+        for index, tie in enumerate(self.algorithm.active_kl):
             name = COEFFICIENTS[tie.anchor]
             found[name] = self.state.kl_coefficients[index]
             per_token, per_sequence = self._divergence(batch, prepared, tie, metrics)
@@ -289,7 +306,8 @@ class Updater:
             entropy=metrics.get("entropy"),
             costs=_costs(prepared.feedback),
         )
-        self._adapt_learning_rate(furthest)
+        if furthest is not None:
+            self._adapt_learning_rate(furthest)
         return found
 
     def _adapt_learning_rate(self, furthest: float) -> None:

@@ -1,8 +1,9 @@
-"""`eval` and `generate`: what can be done with a model without training it."""
+"""The verbs `eval` and `generate`, which do not train."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from reinlm.errors import InputError
 from reinlm.models import load_policy
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
+from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
-from reinlm.training.episodes import EpisodeSetup, check_environment, open_rewards
-from reinlm.training.evaluation import Evaluation, evaluate, evaluation_sampling
+from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
 from reinlm.training.setup import check_stops, prompt_room
 
 
@@ -30,14 +32,20 @@ class Generated:
     prompt: str | Sequence[Any]
     completions: tuple[str, ...]
     ends: tuple[str, ...]
+    """How each episode ended; of a failed one what the error said."""
+    failed: tuple[bool, ...] = ()
+    """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
 
 
-def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
-    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls."""
-    output = Path(config.output) if config.output else None
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
-    environment = check_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
+def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = False) -> Evaluation:
+    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls.
+
+    Raises:
+        InputError: where `config.output` exists, without `overwrite`; before anything is loaded.
+        RunError: no episode has a reward; the answers are written before.
+    """
+    output = _checked_output(config.output, overwrite)
+    environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
@@ -48,7 +56,7 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
         if rewards is not None:
             rewards.check(tasks.items)
         setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
-        result = evaluate(
+        result = evaluate_tasks(
             setup.episodes(config.data, sampling),
             tasks.items,
             rewards,
@@ -59,12 +67,15 @@ def run_evaluation(config: EvalConfig, *, model: Any = None) -> Evaluation:
     if output is not None:
         rows, _ = pack_groups(result.groups)
         write_json_lines(output, rows)
+    check_rewarded(
+        "evaluation", result.groups, result.messages, functions=rewards is not None, max_new_tokens=MAX_NEW_TOKENS
+    )
     return result
 
 
 def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generated]:
     """Sample answers to prompts. What the verb `generate` calls."""
-    environment = check_environment(config.environment, config.rollout, None, needs_rewards=False)
+    environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
     policy = load_policy(config.model if model is None else model)
     chat = config.chat
     if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):
@@ -85,9 +96,24 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
             prompt=scored.group.task.content,
             completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
             ends=tuple(rollout.reason for rollout in scored.group.rollouts),
+            failed=tuple(rollout.failed for rollout in scored.group.rollouts),
         )
         for scored in found.groups
     ]
+
+
+def _checked_output(name: str | None, overwrite: bool) -> Path | None:
+    if not name:
+        if overwrite:
+            raise InputError("overwrite has no effect without an output", hint="give output, or leave overwrite out")
+        return None
+    output = Path(name)
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+    if os.path.lexists(output) and not (overwrite and output.is_file()):
+        allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
+        raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
+    return output
 
 
 def _of_prompts(error: InputError) -> InputError:

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on."""
+"""Progress of a run in the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers by name: what a recipe's `run.trackers` may say."""
+"""Trackers by name: the values of `run.trackers` in a recipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[str, _Kind] = {}
 def tracker(
     name: str, config: type[Config], *, package: str | None = None, extra: str | None = None
 ) -> Callable[[_Factory], _Factory]:
-    """Register what makes a tracker from its configuration under the name that recipes say.
+    """Register the class or factory of a tracker under its name in recipes.
 
     Args:
         name: such as "wandb".

@@ -1,4 +1,4 @@
-"""What trackers of other services share: one run there for a run folder, each step once, samples beside the metrics."""
+"""Base of trackers of services: one run of the service per run folder, each step logged once, samples with the metrics."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from reinlm.loop.callbacks import Callback, Control
 from reinlm.loop.events import Evaluated, Logged, RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import Ledger, plain
+from reinlm.loop.trackers.logged_steps import LoggedSteps, as_builtins
 
 
 class ServiceTracker(Callback):
-    """A run at a service, also when the run here is resumed; the samples of an evaluation stand with the next metrics."""
+    """Logs to one run of a service, also after a resume. Samples of an evaluation are logged with the next metrics."""
 
     service: str
-    """The name of the ledger's file."""
+    """File name in `trackers/` of the run folder, without `.json`."""
 
     def __init__(self) -> None:
         self._run: Any = None
@@ -23,11 +23,11 @@ class ServiceTracker(Callback):
 
     @abstractmethod
     def identity(self, event: RunStarted) -> str:
-        """Of a new run there."""
+        """The id of a new run of the service."""
 
     @abstractmethod
     def open(self, event: RunStarted, identity: str) -> Any:
-        """The run there."""
+        """Start or continue the run of the service; returns its handle."""
 
     @abstractmethod
     def log(
@@ -37,19 +37,19 @@ class ServiceTracker(Callback):
 
     @abstractmethod
     def finish(self, run: Any, event: RunEnded) -> None:
-        """Close the run there."""
+        """Close the run of the service."""
 
     def on_run_started(self, event: RunStarted, control: Control) -> None:
         if not event.over:
-            self._ledger = Ledger(event, self.service, self.identity(event))
-            self._run = self.open(event, self._ledger.identity)
+            self._logged_steps = LoggedSteps(event, self.service, self.identity(event))
+            self._run = self.open(event, self._logged_steps.identity)
 
     def on_evaluated(self, event: Evaluated, control: Control) -> None:
         self._samples = event.samples
 
     def on_logged(self, event: Logged, control: Control) -> None:
         samples, self._samples = self._samples, None
-        if self._run is not None and self._ledger.claim(event.step):
+        if self._run is not None and self._logged_steps.claim(event.step):
             self.log(self._run, event.metrics, _table(samples) if samples else None, event.step)
 
     def on_run_ended(self, event: RunEnded, control: Control) -> None:
@@ -60,4 +60,4 @@ class ServiceTracker(Callback):
 
 def _table(samples: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     columns = list(dict.fromkeys(name for sample in samples for name in sample))
-    return columns, [[plain(sample.get(name)) for name in columns] for sample in samples]
+    return columns, [[as_builtins(sample.get(name)) for name in columns] for sample in samples]

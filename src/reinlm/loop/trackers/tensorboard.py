@@ -19,7 +19,7 @@ class TensorBoardConfig(Config):
 
 @tracker("tensorboard", TensorBoardConfig, package="tensorboard")
 class TensorBoardTracker(Callback):
-    """Writes every metric as a scalar; steps that an interrupted run had written and that come again are hidden."""
+    """Writes every metric as a scalar; steps that a resumed run repeats replace the earlier ones."""
 
     def __init__(self, config: TensorBoardConfig | None = None) -> None:
         self._writer: SummaryWriter | None = None

@@ -11,17 +11,17 @@ from typing import Any
 
 from reinlm.config import Config
 from reinlm.loop.events import RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import plain
+from reinlm.loop.trackers.logged_steps import as_builtins
 from reinlm.loop.trackers.registry import tracker
 from reinlm.loop.trackers.service import ServiceTracker
 
 
 class TrackioConfig(Config):
-    """Where a run stands in Trackio."""
+    """Project and name of the run in Trackio."""
 
     project: str = "reinlm"
     name: str | None = None
-    """Of the run; null: the name of its folder and a random suffix."""
+    """Name of the run; null: the name of its folder and a random suffix."""
     space_id: str | None = None
     """A Hugging Face Space to log to; null: the local store that `trackio show` reads."""
 
@@ -50,7 +50,7 @@ class TrackioTracker(ServiceTracker):
                 project=self.config.project,
                 name=identity,
                 space_id=self.config.space_id,
-                config=plain(event.config),
+                config=as_builtins(event.config),
                 resume="allow",
                 embed=False,
                 auto_log_cpu=False,

@@ -11,17 +11,17 @@ from typing import Any, Literal
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.loop.events import RunEnded, RunStarted
-from reinlm.loop.trackers.ledger import plain
+from reinlm.loop.trackers.logged_steps import as_builtins
 from reinlm.loop.trackers.registry import tracker
 from reinlm.loop.trackers.service import ServiceTracker
 
 
 class WandbConfig(Config):
-    """Where a run stands in Weights & Biases."""
+    """Project and name of the run in Weights & Biases."""
 
     project: str = "reinlm"
     name: str | None = None
-    """Of the run; null: the name of its folder."""
+    """Name of the run; null: the name of its folder."""
     entity: str | None = None
     """The user or team; null: the account's default."""
     mode: Literal["online", "offline"] | None = None
@@ -60,7 +60,7 @@ class WandbTracker(ServiceTracker):
             id=identity,
             resume="allow",
             dir=str(event.folder),
-            config=plain(event.config),
+            config=as_builtins(event.config),
             settings=wandb.Settings(console="off", silent=True),
         )
 

@@ -6,7 +6,8 @@ METRICS = declare_metrics(
     Metric(
         "eval/{set}/accuracy",
         "fraction",
-        "held-out answers that the verifier accepts",
+        "held-out answers that the verifier accepts; where rewards come from the environment alone, an episode cut off before "
+        "its reward counts as not right",
         healthy="rises, then stays",
         bad="flat while `reward` rises: the reward is being gamed, or training problems are learned by heart",
     ),
@@ -78,10 +79,18 @@ METRICS = declare_metrics(
     Metric(
         "eval/{set}/unrewarded",
         "samples",
-        "held-out answers without any reward, which `accuracy` leaves out (only where there are some)",
+        "held-out answers without any reward (only where there are some)",
         healthy="0",
         healthy_range=(0.0, 0.0),
-        bad="`accuracy` is that of the episodes that ended in time: raise the limits",
+        bad="cut off by a limit: raise the limits, or the model has forgotten to stop",
+    ),
+    Metric(
+        "eval/{set}/environment_errors",
+        "samples",
+        "held-out episodes that an error of the environment ended; they are in no other figure (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="correct the environment: what is left may be the easy episodes",
     ),
     Metric(
         "eval/{set}/loss",

@@ -1,4 +1,7 @@
-"""What updates of a language model say beside what its algorithm measures: `training/update.py`, `training/sft.py`."""
+"""What updates of a language model say beside what its algorithm measures.
+
+Made in `training/update.py`, `training/preparation.py` and `training/sft.py`.
+"""
 
 from reinlm.runs.declarations import Metric, declare_metrics
 
@@ -33,6 +36,83 @@ _SIGNAL = declare_metrics(
 
 _BOUNDS = declare_metrics(
     Metric(
+        "kl/coefficient",
+        "none",
+        "coefficient of the KL to the reference in this step",
+        healthy="fixed, or settling",
+        bad="runs to 0 or without bound: the target is out of reach",
+    ),
+    Metric(
+        "kl/teacher_coefficient",
+        "none",
+        "coefficient of the KL to the teacher in this step",
+        healthy="fixed, or the schedule that you asked for",
+    ),
+    Metric(
+        "kl/reference",
+        "nats per token",
+        "divergence of the sampling policy from its reference, by k3, which moves an adaptive coefficient",
+        healthy="near its target",
+        bad="far above: the coefficient has not caught up",
+    ),
+    Metric(
+        "kl/reference_per_sequence",
+        "nats per answer",
+        "kl/reference summed over an answer: the unit of Ziegler's rule",
+        healthy="near its target",
+        bad="far above: the coefficient has not caught up",
+    ),
+    Metric(
+        "kl/old_per_sequence",
+        "nats per answer",
+        "kl/old summed over an answer",
+        healthy="near its target",
+        bad="above 3 times the target: the learning rate is too high for the rule to hold",
+    ),
+    Metric(
+        "kl/full",
+        "nats per token",
+        "divergence from the reference over the whole vocabulary (only for that estimator)",
+        healthy="grows slowly",
+        bad="as `kl`",
+    ),
+    Metric(
+        "kl/old_full",
+        "nats per token",
+        "divergence from the old policy over the whole vocabulary (only for that estimator)",
+        healthy="below about 0.02",
+        bad="above 0.1: too many passes over one batch, or too high a learning rate",
+    ),
+    Metric(
+        "kl/teacher",
+        "nats per token",
+        "divergence from the teacher over the whole vocabulary (only where a KL to the teacher asks for it)",
+        healthy="falls",
+        bad="flat: the teacher's answers are out of the policy's reach, or the learning rate is too low",
+    ),
+    Metric(
+        "kl/teacher_per_sequence",
+        "nats per answer",
+        "kl/teacher summed over an answer (only for an adaptive coefficient)",
+        healthy="near its target",
+        bad="flat far above: the teacher's answers are out of the policy's reach",
+    ),
+    Metric(
+        "entropy/coefficient",
+        "none",
+        "coefficient of the entropy bonus; 0 while it does not count",
+        healthy="small",
+        bad="at its upper bound: the entropy target is out of reach",
+    ),
+    Metric(
+        "correction/effective_samples",
+        "fraction",
+        "effective sample size of the weights over their number",
+        healthy="above 0.5",
+        healthy_range=(0.5, None),
+        bad="near 0: a handful of tokens decides the step",
+    ),
+    Metric(
         "completions/untrained",
         "samples",
         "answers that reach no loss: no reward, or filtered as overlong",
@@ -65,6 +145,12 @@ _BOUNDS = declare_metrics(
 )
 
 _CRITIC = declare_metrics(
+    Metric(
+        "returns/mean",
+        "reward",
+        "mean of what the critic learns to predict",
+        healthy="follows `reward`",
+    ),
     Metric(
         "critic/grad_norm",
         "none",

@@ -1,4 +1,4 @@
-"""Tasks in order, each on a thread with a worker process at hand."""
+"""`WorkerPool`: a queue of tasks, each run in a thread that has a worker process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from reinlm.sandbox.worker import Worker
 T = TypeVar("T")
 
 
-class Lane:
+class WorkerPool:
     """A queue of tasks for `width` worker processes; each starts when there is work for it.
 
-    A lane of one runs its tasks strictly in order, and its process keeps what its functions keep in their modules.
+    With `width=1` tasks run strictly in order in one process, which keeps the state of modules between tasks.
 
     Example:
-        lane = Lane("reinlm.rewards.service")
-        result = lane.submit(lambda worker: worker.call("load", {"key": 0, "source": source}, limit=300.0)).result()
+        pool = WorkerPool("reinlm.rewards.service")
+        result = pool.submit(lambda worker: worker.call("load", {"key": 0, "source": source}, limit=300.0)).result()
     """
 
     def __init__(self, service: str, width: int = 1) -> None:
@@ -58,7 +58,7 @@ class Lane:
             return
         for future in list(self._stops):
             self.cancel(future)
-        with suppress(RuntimeError):  # the garbage collector may close the lane from within one of its threads
+        with suppress(RuntimeError):  # the garbage collector may close the pool from within one of its threads
             self._threads.shutdown()
         for worker in self._workers:
             worker.close()

@@ -1,4 +1,4 @@
-"""What a tracker keeps in the run folder so that a resumed run goes on in its own run there, each step logged once."""
+"""`trackers/NAME.json`: lets a resumed run continue the same run of a tracking service, without logging a step twice."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from reinlm.loop.events import RunStarted
 from reinlm.runs.files import write_json
 
 
-class Ledger:
-    """`trackers/NAME.json` in the run folder: an identity, and the last step that was handed to the tracker.
+class LoggedSteps:
+    """`trackers/NAME.json` in the run folder: the id of the service's run, and the last step passed to the tracker.
 
-    A step is noted before it is handed over: a process that is killed in between leaves it out there, never twice.
+    A step is stored here before it is passed on: if the process is killed in between, the service lacks this step; no step
+    is logged twice.
     """
 
     def __init__(self, event: RunStarted, name: str, identity: str) -> None:
@@ -21,12 +22,12 @@ class Ledger:
         self.path.parent.mkdir(exist_ok=True)
         kept: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {}
         self.identity: str = kept.get("identity", identity)
-        """Of the run there: the one that an earlier process took, or the one given."""
+        """Id of the service's run: that of an earlier process, or the one given."""
         self._last: int = kept.get("last_step", -1)
         self._write()
 
     def claim(self, step: int) -> bool:
-        """Whether this step is to be handed over: True once for each, in ascending order."""
+        """Whether to log this step: True once for each, in ascending order."""
         if step <= self._last:
             return False
         self._last = step
@@ -37,10 +38,10 @@ class Ledger:
         write_json(self.path, {"identity": self.identity, "last_step": self._last})
 
 
-def plain(value: Any) -> Any:
-    """Read-only views as the dicts and lists that other packages take."""
+def as_builtins(value: Any) -> Any:
+    """Convert read-only views to dicts and lists."""
     if hasattr(value, "items"):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_builtins(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [as_builtins(item) for item in value]
     return value

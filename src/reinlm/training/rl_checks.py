@@ -1,0 +1,116 @@
+"""What the settings of reinforcement learning amount to, and those that contradict one another; nothing here needs a model."""
+
+from __future__ import annotations
+
+from reinlm.algorithms import Algorithm
+from reinlm.composition import MixedOutcomes
+from reinlm.composition.filters import SUM
+from reinlm.errors import InputError, unknown
+from reinlm.rewards.spec import read_spec
+from reinlm.rollouts import check_trainable
+from reinlm.training.config import RLConfig
+from reinlm.training.update import UpdateSettings
+
+SMALLEST_MINIBATCH = 8
+"""The least number of groups per update if the algorithm sets the number of updates."""
+
+
+def needs_rewards(algorithm: Algorithm) -> bool:
+    """Whether training needs a reward: not where a teacher, or a KL, gives the gradient."""
+    return algorithm.advantage.reads_rewards or algorithm.needs_named_rewards
+
+
+def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
+    """What the recipe says, and where it says nothing the algorithm's own, with at least eight whole groups an update."""
+    settings, groups = config.training, config.rollout.groups
+    most = max(1, groups // SMALLEST_MINIBATCH)
+    own = next(n for n in range(min(algorithm.updates.minibatches, most), 0, -1) if groups % n == 0)
+    return UpdateSettings(
+        passes=settings.passes or algorithm.updates.passes,
+        minibatches=settings.minibatches or own,
+        target_kl=settings.target_kl,
+        kl_learning_rate=settings.kl_learning_rate,
+        critic_warmup=config.critic.warmup_steps if config.critic else 0,
+        seed=config.seed,
+    )
+
+
+def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
+    """Refuse settings that contradict one another, before anything is loaded."""
+    check_trainable(config.rollout)
+    if "group" in algorithm.advantage.needs and config.rollout.group_size < 2:
+        raise InputError(
+            f"{algorithm.name} compares the answers within a group, and rollout.group_size is {config.rollout.group_size}",
+            hint="set rollout.group_size to 2 or more",
+        )
+    if config.rollout.changed("max_attempts") and not algorithm.filters:
+        raise InputError(
+            f"rollout.max_attempts {config.rollout.max_attempts} has no effect: {algorithm.name} drops no groups",
+            hint="set algorithm.filters=mixed_outcomes, or take an algorithm with a filter, such as dapo",
+        )
+    for shaper in algorithm.shapers:
+        shaper.check(config.rollout.longest)
+    if config.model.lora is not None and config.model.lora.dropout > 0:
+        raise InputError(
+            f"model.lora.dropout {config.model.lora.dropout} has no effect: RL scores what was sampled, without dropout",
+            hint="set model.lora.dropout=0",
+        )
+    _check_reward_names(config, algorithm)
+    _check_updates(config, algorithm)
+    _check_models(config, algorithm)
+
+
+def _check_reward_names(config: RLConfig, algorithm: Algorithm) -> None:
+    """Refuse constraints and filters on rewards that the recipe does not have.
+
+    A constraint bounds outcomes, which reward functions and shapers give: an environment's rewards land on single turns.
+    """
+    functions = [choice.name for choice in read_spec(config.reward.functions)] if config.reward else []
+    outcomes = [*functions, *(shaper.name for shaper in algorithm.shapers)]
+    for constraint in algorithm.constraints:
+        if constraint.reward not in outcomes:
+            raise unknown("reward function in a constraint:", constraint.reward, outcomes)
+    asked = [item.reward for item in algorithm.filters if isinstance(item, MixedOutcomes) and item.reward is not None]
+    for name in asked if config.environment == "question" else ():
+        if name not in {SUM, *functions}:
+            raise unknown("reward in the filter mixed_outcomes:", name, [*functions, SUM])
+
+
+def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:
+    updates = updates_per_batch(config, algorithm)
+    if updates.passes * updates.minibatches == 1 and config.training.replay is None:
+        for name in ("target_kl", "kl_learning_rate"):
+            if getattr(config.training, name) is not None:
+                raise InputError(
+                    f"training.{name} has no effect: a batch makes one update, which begins where the old policy is",
+                    hint="set training.minibatches or training.passes to 2 or more",
+                )
+
+
+def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
+    if config.critic is not None and algorithm.critic is None:
+        raise InputError(
+            f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
+        )
+    tied = algorithm.needs_reference or (config.text is not None and config.text.loss == "kl")
+    if config.reference is not None and not tied:
+        raise InputError(f"reference has no effect: {algorithm.name} keeps no reference", hint="give it a kl")
+    if algorithm.needs_teacher and config.teacher is None:
+        raise InputError(f"{algorithm.name} learns from a teacher, and none is given", hint="set teacher.path=MODEL")
+    if config.teacher is not None and not algorithm.needs_teacher:
+        raise InputError(f"teacher has no effect: {algorithm.name} asks for none", hint="take algorithm=distill")
+    if algorithm.needs_full_old_kl and config.model.lora is not None:
+        raise InputError(
+            "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have"
+        )
+    if config.text is not None and config.text.loss == "sft" and config.text.changed("direction"):
+        raise InputError("text.direction has no effect: the loss sft has no KL", hint="set text.loss=kl")
+    if config.training.reference_refresh is None:
+        return
+    if not tied:
+        raise InputError(f"training.reference_refresh has no effect: {algorithm.name} keeps no reference")
+    if config.model.lora is not None and config.reference is None:
+        raise InputError(
+            "training.reference_refresh: a policy with a LoRA adapter has its own backbone as the reference",
+            hint="set training.reference_refresh=null, or train without model.lora",
+        )
