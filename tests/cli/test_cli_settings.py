@@ -109,7 +109,7 @@ def test_eval_replaces_an_existing_output_only_when_it_is_told_to(reinlm, place)
     refused(reinlm(*words, "-o", "folder", "--overwrite"), "folder exists already", written=None)
     refused(reinlm(*words, "--overwrite"), "overwrite has no effect without an output", written=None)
     assert (place / "d.jsonl").read_bytes() == before
-    words = ("eval", "-m", "model", "-d", "d.jsonl", "data.limit=2", "-r", "exact_match", "--max-new-tokens", "2")
-    replaced = reinlm(*words, "-o", "answers.jsonl", "--overwrite")
+    whole = ("eval", "-m", "model", "-d", "d.jsonl", "data.limit=2", "-r", "exact_match", "--max-new-tokens", "2")
+    replaced = reinlm(*whole, "-o", "answers.jsonl", "--overwrite")
     assert replaced.code == 0, replaced.err
     assert len((place / "answers.jsonl").read_text().splitlines()) == 2
