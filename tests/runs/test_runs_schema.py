@@ -15,7 +15,7 @@ from reinlm.errors import InputError
 from reinlm.models import character_tokenizer
 from reinlm.records import COLUMNS, Column, Rollout, RolloutGroup, ScoredGroup, Task, declare_column
 from reinlm.runs.schema import (
-    SCHEMA_VERSION,
+    ROLLOUT_SCHEMA_VERSION,
     RolloutLog,
     pack_groups,
     read_groups,
@@ -80,7 +80,7 @@ def test_a_row_is_an_episode_that_people_can_read():
 
 def test_rows_of_another_version_are_refused():
     rows, columns = packed()
-    rows[2]["schema"] = SCHEMA_VERSION + 1
+    rows[2]["schema"] = ROLLOUT_SCHEMA_VERSION + 1
     with pytest.raises(InputError) as error:
         unpack_groups(rows, columns)
     assert error.value.message == "episode 'data[1]' has schema version 2, not 1"

@@ -41,7 +41,7 @@ from reinlm.models import (
 )
 from reinlm.rollouts import sample_groups
 from reinlm.runs import load_state
-from reinlm.training.replay import oldest_version
+from reinlm.training.staleness import oldest_version
 
 PLAIN = {"kl": None}
 

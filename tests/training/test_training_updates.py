@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from reinlm.algorithms import ALGORITHMS, algorithm, resolve
+from reinlm.composition.compatibility import idle_choices
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
 from reinlm.training.rl_checks import updates_per_batch
-from reinlm.training.sessions import idle_gate
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
@@ -176,8 +176,8 @@ def test_of_a_gate_from_outside_the_library_nothing_is_said() -> None:
     class Mine(Clip):
         """May act where the ratio is 1."""
 
-    assert len(idle_gate(algorithm("grpo"), 1)) == 1
-    assert idle_gate(algorithm("grpo", gate=Mine(0.2, 0.2)), 1) == []
+    assert len(idle_choices(algorithm("grpo"), 1)) == 1
+    assert idle_choices(algorithm("grpo", gate=Mine(0.2, 0.2)), 1) == []
 
 
 def test_a_divergence_from_the_old_policy_that_is_always_0_is_noted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from reinlm.errors import InputError
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
 
-SCHEMA_VERSION = 1
+RUN_SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
@@ -193,9 +193,9 @@ def read_run(path: str | Path) -> dict[str, Any]:
         found = run["schema_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{path} is not a run folder", hint=f"a run folder holds {RUN_FILE}") from None
-    if found != SCHEMA_VERSION:
+    if found != RUN_SCHEMA_VERSION:
         raise InputError(
-            f"{path} has schema version {found}; this reinlm reads version {SCHEMA_VERSION}",
+            f"{path} has schema version {found}; this reinlm reads version {RUN_SCHEMA_VERSION}",
             hint=f"use the version that wrote it: {run.get('versions', {}).get('reinlm', 'unknown')}",
         )
     return dict(run)
@@ -283,10 +283,10 @@ def _write_run_files(
         run = read_run(path)
         run["resumed"].append(start)
     else:
-        run = {"schema_version": SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
+        run = {"schema_version": RUN_SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
         run |= {"created": start["time"], "resumed": []}
     run["notes"] = list(notes)
-    title = f"# reinlm {kind}, schema version {SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
+    title = f"# reinlm {kind}, schema version {RUN_SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
     # run.json first: it is what makes the folder a run folder, that --overwrite may clear after a crash.
     write_json(path / RUN_FILE, run)
     write_atomic(path / CONFIG_FILE, title + dump_yaml(config))

@@ -1,7 +1,7 @@
 """Scored groups as rows and columns: one writer and one reader for the rollout log, the wire and replay.
 
 A row is an episode, as JSON; a column holds an entry for each token of all episodes, one behind the other, as a tensor.
-Nothing is pickled. `SCHEMA_VERSION` stands in every row; a reader refuses rows of another version.
+Nothing is pickled. `ROLLOUT_SCHEMA_VERSION` stands in every row; a reader refuses rows of another version.
 
     token_ids, turns          each token of each segment
     column/NAME               a per-token column of `reinlm.records.COLUMNS` over the chosen tokens of the segments that name it
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-SCHEMA_VERSION = 1
+ROLLOUT_SCHEMA_VERSION = 1
 
 
 # ---------------------------------------------------------------------------------------------------- writing
@@ -72,7 +72,7 @@ def _row(number: int, group: ScoredGroup, index: int) -> dict[str, Any]:
     rollout, events = group.group.rollouts[index], group.events[index]
     names = dict.fromkeys(event.name for event in events)
     return {
-        "schema": SCHEMA_VERSION,
+        "schema": ROLLOUT_SCHEMA_VERSION,
         "group": number,
         "sample": index,
         "task_id": rollout.task.id,
@@ -195,9 +195,9 @@ def unpack_groups(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Array
     reader = _Reader(columns)
     groups: dict[int, list[tuple[Rollout, Mapping[str, Any]]]] = {}
     for row in rows:
-        if row.get("schema") != SCHEMA_VERSION:
+        if row.get("schema") != ROLLOUT_SCHEMA_VERSION:
             raise InputError(
-                f"episode {row.get('task_id')!r} has schema version {row.get('schema')!r}, not {SCHEMA_VERSION}",
+                f"episode {row.get('task_id')!r} has schema version {row.get('schema')!r}, not {ROLLOUT_SCHEMA_VERSION}",
                 hint="read it with the version of reinlm that wrote it",
             )
         groups.setdefault(row["group"], []).append((reader.rollout(row), row))

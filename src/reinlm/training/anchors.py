@@ -13,7 +13,7 @@ from reinlm.algorithms import Algorithm
 from reinlm.config import Config, ModelPath
 from reinlm.errors import InputError
 from reinlm.models import Anchor, ModelConfig, Policy, Reference, TokenModel, same_model
-from reinlm.training.critic import same_tokens
+from reinlm.training.policy import same_tokens
 
 
 class ReferenceConfig(Config):

@@ -8,11 +8,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from reinlm.config import Config, ModelPath
-from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, TokenModel, ValueModel
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import OptimizerConfig
-from reinlm.training.policy import training_policy
+from reinlm.training.policy import same_tokens
 
 
 class CriticConfig(Config):
@@ -53,13 +52,3 @@ def value_model(settings: CriticConfig, model: ModelConfig, policy: Policy, poli
         return ValueModel(policy_model, settings.backbone)
     source = same_tokens("critic.path", settings.path, model, policy)
     return ValueModel(policy_model, "own", source.model)
-
-
-def same_tokens(key: str, path: str, model: ModelConfig, policy: Policy) -> Policy:
-    """Another model, loaded as the policy was. Raises InputError where it reads other tokens."""
-    source = training_policy(model.model_copy(update={"path": path, "lora": None}))
-    if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-        raise InputError(
-            f"{key} {path} reads other tokens than the policy", hint="take a model with the same tokenizer"
-        )
-    return source

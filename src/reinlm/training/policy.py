@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, load_policy, restore_policy, save_policy
 
 
@@ -31,3 +32,13 @@ def training_policy(config: ModelConfig, model: Any = None) -> Policy:
     if model is not None:
         return load_policy(model)
     return load_policy(config.model_copy(update={"dtype": "float32"}) if config.dtype == "auto" else config)
+
+
+def same_tokens(key: str, path: str, model: ModelConfig, policy: Policy) -> Policy:
+    """Another model, loaded as the policy was. Raises InputError where it reads other tokens."""
+    source = training_policy(model.model_copy(update={"path": path, "lora": None}))
+    if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise InputError(
+            f"{key} {path} reads other tokens than the policy", hint="take a model with the same tokenizer"
+        )
+    return source

@@ -13,9 +13,9 @@ from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
 from reinlm.models import VALUES, Anchor, Want
 from reinlm.objectives import Feedback, explained_variance
-from reinlm.records import UNKNOWN_VERSION
 from reinlm.training.critic import CriticModel
 from reinlm.training.learner import Learner
+from reinlm.training.staleness import stale_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -87,25 +87,6 @@ def prepare(
     advantages = algorithm.advantage(charged)
     returns = algorithm.advantage.targets(charged) if critic is not None else None
     return Prepared(charged, advantages, old, ref, teacher, full, returns, algorithm.trained(charged))
-
-
-def stale_tokens(batch: TokenBatch, updates: int) -> Bool[Tensor, " tokens"]:
-    """Which tokens an earlier version of the policy chose than the one after `updates` updates; none
-    whose version is unknown."""
-    version = batch.columns.get("version")
-    if version is None:
-        return torch.zeros(batch.tokens, dtype=torch.bool)
-    return (version != UNKNOWN_VERSION) & (version < updates)
-
-
-def staleness_metrics(batch: TokenBatch, updates: int) -> dict[str, float]:
-    """How many updates ago the tokens of a batch were chosen."""
-    version = batch.columns.get("version")
-    known = torch.zeros(0) if version is None else version[version != UNKNOWN_VERSION]
-    if not len(known):
-        return {}
-    age = (updates - known).double()
-    return {"staleness/mean": float(age.mean()), "staleness/max": float(age.max())}
 
 
 def _final_values(batch: TokenBatch, feedback: Feedback, critic: CriticModel) -> Float[Tensor, " episodes"]:

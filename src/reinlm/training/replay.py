@@ -11,6 +11,7 @@ from pydantic import Field
 from reinlm.config import Config
 from reinlm.records import ScoredGroup
 from reinlm.runs.schema import pack_groups, unpack_groups
+from reinlm.training.staleness import oldest_version
 
 
 class ReplayConfig(Config):
@@ -55,9 +56,3 @@ class Replay:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.kept = unpack_groups(state["rows"], state["columns"])
-
-
-def oldest_version(group: ScoredGroup) -> int:
-    """The policy version of a group's oldest token: optimizer steps made before it. 0 where no token has a version."""
-    known = [rollout.versions for rollout in group.group.rollouts]
-    return min((versions[0] for versions in known if versions is not None), default=0)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
+from reinlm.composition.compatibility import idle_choices
 from reinlm.data import Examples, build_renderer
 from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
@@ -359,7 +360,7 @@ class RLSession(Session):
         )
         self.notes += [
             *self.algorithm.warnings,
-            *idle_gate(self.algorithm, count, replay=self.config.training.replay is not None),
+            *idle_choices(self.algorithm, count, replay=self.config.training.replay is not None),
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
@@ -367,22 +368,3 @@ class RLSession(Session):
 
 def _counted(count: int, one: str, several: str | None = None) -> str:
     return f"{count} {one if count == 1 else several or one + 's'}"
-
-
-def idle_gate(algorithm: Algorithm, updates: int, replay: bool = False) -> list[str]:
-    """What cannot act in a run of this many updates a batch; replayed answers have ratios of their own.
-
-    Of a gate from outside the library nothing is known: it may act where the ratio is 1.
-    """
-    if updates > 1 or replay or algorithm.ratio.against == "rollout":
-        return []
-    found = []
-    gate = type(algorithm.gate).__name__
-    if gate != "NoGate" and type(algorithm.gate).__module__.startswith("reinlm."):
-        found.append(
-            f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
-            "training.minibatches or training.passes makes more updates"
-        )
-    if any(kl.anchor == "old" for kl in algorithm.active_kl):
-        found.append("with one update a batch the KL to the old policy is 0 and has no gradient")
-    return found

@@ -25,9 +25,8 @@ from reinlm.training.preparation import (
     Prepared,
     prepare,
     prepared_metrics,
-    stale_tokens,
-    staleness_metrics,
 )
+from reinlm.training.staleness import stale_tokens, staleness_metrics
 from reinlm.training.text import TextLoss
 
 STOP_FACTOR = 1.5
