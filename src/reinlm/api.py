@@ -207,14 +207,14 @@ def generate(
 
 def _prompts(given: Any) -> list[Any]:
     """A list of prompts; a single text, chat or row becomes a list of one."""
-    if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _is_message(given[0])):
+    if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _has_role(given[0])):
         return [given]
     if not isinstance(given, Iterable):
         raise InputError(f"prompts: {given!r} is no prompt", hint="give a text, a chat, or a list of them")
     return list(given)
 
 
-def _is_message(value: Any) -> bool:
+def _has_role(value: Any) -> bool:
     return isinstance(value, Mapping) and "role" in value
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
+from reinlm.objectives.ratios import widest
 
 Packing = Literal["pad", "pack"]
 
@@ -75,17 +76,13 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
         scored = row[owner] * grid.shape[1] + position - 1
     temperature = None
     if batch.temperature is not None and not bool((batch.temperature == 1.0).all()):
-        temperature = batch.temperature[torch.from_numpy(owner)].to(device, _widest(device))
+        temperature = batch.temperature[torch.from_numpy(owner)].to(device, widest(device))
     return Rows(
         {name: torch.from_numpy(array).to(device) for name, array in inputs.items()},
         torch.from_numpy(scored).to(device),
         torch.from_numpy(targets).to(device),
         temperature,
     )
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def micro_batches(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reinlm.objectives.layout import Layout
+from reinlm.objectives.ratios import widest
 from reinlm.objectives.registry import choice
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ def token_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
 @choice("weights", "sequence_mean")
 def sequence_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every sequence weighs the same: w = 1 / (S' · L_i). GRPO (arXiv 2402.03300), GSPO (arXiv 2507.18071)."""
-    lengths = layout.expand(layout.count("sequence"), "sequence").to(_exact(layout))
+    lengths = layout.expand(layout.count("sequence"), "sequence").to(widest(layout.turn_of_token.device))
     return 1.0 / (lengths * max(counts.sequences, 1))
 
 
 @choice("weights", "prompt_mean")
 def prompt_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every prompt weighs the same, and every token within it: w = 1 / (G' · N_g). ScaleRL (arXiv 2510.13786)."""
-    lengths = layout.expand(layout.count("group"), "group").to(_exact(layout))
+    lengths = layout.expand(layout.count("group"), "group").to(widest(layout.turn_of_token.device))
     return 1.0 / (lengths * max(counts.groups, 1))
 
 
@@ -102,8 +103,6 @@ class ConstantBudget:
 
 
 def _uniform(layout: Layout, weight: float) -> Float[Tensor, " tokens"]:
-    return torch.full((layout.tokens,), weight, dtype=_exact(layout), device=layout.turn_of_token.device)
-
-
-def _exact(layout: Layout) -> torch.dtype:
-    return torch.float32 if layout.turn_of_token.device.type == "mps" else torch.float64
+    return torch.full(
+        (layout.tokens,), weight, dtype=widest(layout.turn_of_token.device), device=layout.turn_of_token.device
+    )

@@ -32,6 +32,11 @@ def precise(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point dtype of a device: float64, float32 on MPS."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def token_log_ratio(
     logprobs: Float[Tensor, " tokens"], signals: Signals, against: str = "old"
 ) -> Float[Tensor, " tokens"]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from reinlm.objectives.ratios import widest
 from reinlm.rollouts.protocol import Request
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def uniform(
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     x = x ^ _shift(x, 31)
-    wide = dtype or _widest(keys.device)
+    wide = dtype or widest(keys.device)
     bits = 53 if wide == torch.float64 else 24
     return _shift(x, 64 - bits).to(wide) * 2.0**-bits
 
@@ -114,7 +115,7 @@ def log_distribution(logits: Float[Tensor, " rows vocabulary"], rows: RowSamplin
     ordered, order = logprobs.sort(dim=-1, descending=True)
     last = torch.where(rows.top_k > 0, rows.top_k, logprobs.shape[-1]).clamp(max=logprobs.shape[-1]) - 1
     kept = ordered >= ordered.gather(-1, last[:, None])
-    mass = torch.where(kept, ordered, -math.inf).softmax(-1, dtype=_widest(logits.device))
+    mass = torch.where(kept, ordered, -math.inf).softmax(-1, dtype=widest(logits.device))
     before = mass.cumsum(-1) - mass
     kept &= (before < rows.top_p[:, None]) | (rows.top_p[:, None] >= 1)
     kept = torch.empty_like(kept).scatter_(-1, order, kept)
@@ -169,7 +170,3 @@ def _inverse_cdf(logprobs: Float[Tensor, " rows vocabulary"], noise: Float[Tenso
 def _shift(x: Int[Tensor, " *rows"], bits: int) -> Int[Tensor, " *rows"]:
     """Logical right shift of int64 (torch's own copies the sign)."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
