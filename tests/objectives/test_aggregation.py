@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from reinlm.objectives import (
     sequence_sum,
     token_mean,
 )
-from reinlm.objectives.aggregation import _exact
+from reinlm.objectives.ratios import widest
 from strategies import padded_batches
 
 # Vector 0: x = [[1,2,3,4],[5,6,·,·],[·,·,·,·]]
@@ -120,12 +119,9 @@ def test_a_constant_budget_of_one_token_is_the_sum_over_rows():
 
 
 def test_weights_are_exact_where_the_device_has_float64():
-    def on(device):
-        return Mock(spec=Layout, turn_of_token=Mock(device=torch.device(device)))
-
-    assert _exact(on("cpu")) is torch.float64
-    assert _exact(on("cuda")) is torch.float64
-    assert _exact(on("mps")) is torch.float32
+    found = {kind: widest(torch.device(kind)) for kind in ("cpu", "cuda", "mps")}
+    assert found == {"cpu": torch.float64, "cuda": torch.float64, "mps": torch.float32}
+    assert {rule(VECTOR, Counts.of(VECTOR)).dtype for rule in ALL.values()} == {torch.float64}
 
 
 def test_weights_are_made_on_the_device_of_the_layout():
