@@ -5,8 +5,6 @@ Each package declares the metrics that it makes, in a module of its own; importi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import reinlm.classical.metrics
 import reinlm.composition.metrics
 import reinlm.loop.metrics
@@ -101,7 +99,4 @@ def _row(metric: Metric) -> str:
     return "".join(f"| {cell} " if cell else "| " for cell in (text.replace("|", r"\|") for text in cells)) + "|\n"
 
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(
-        __name__, {"describe": "reinlm.runs.declarations:find_metric", "page": "reinlm.metrics:metrics_page"}
-    )
+renamed(__name__, {"describe": "reinlm.runs.declarations:find_metric", "page": "reinlm.metrics:metrics_page"})

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from reinlm.config import Config, build
 from reinlm.errors import InputError, unknown
@@ -174,5 +174,4 @@ def _line(error: BaseException, path: Path) -> str:
     return f" ({path.name}:{lines[-1]})" if lines else ""
 
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"spell_part": "reinlm.parts:part_spec"})
+renamed(__name__, {"spell_part": "reinlm.parts:part_spec"})

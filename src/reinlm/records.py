@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -345,13 +345,12 @@ def _check_events(events: Sequence[RewardEvent], length: int, where: str) -> Non
             )
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
-    __getattr__ = renamed(
-        __name__,
-        {"outcome": "reinlm.records:total"},
-        {
-            "Prompt": "reinlm.records.Task, which has no tokens",
-            "TrainBatch": "reinlm.batches.TokenBatch, with the rewards in `feedback`",
-            "train_batch": "reinlm.batches.token_batch",
-        },
-    )
+renamed(
+    __name__,
+    {"outcome": "reinlm.records:total"},
+    {
+        "Prompt": "reinlm.records.Task, which has no tokens",
+        "TrainBatch": "reinlm.batches.TokenBatch, with the rewards in `feedback`",
+        "train_batch": "reinlm.batches.token_batch",
+    },
+)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
-def renamed(module: str, names: Mapping[str, str], removed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a module whose contents were renamed, moved or removed.
+def renamed(module: str, names: Mapping[str, str], removed: Mapping[str, str] | None = None) -> None:
+    """Give a module the `__getattr__` that finds what was renamed, moved or removed.
 
-    The new place is imported at the first access, so a module may name one that imports it.
+    It is set, not defined in the module, because a type checker takes every name for one of a module that defines
+    `__getattr__`. If the module defines one, that is asked for other names. The new place is imported at the first
+    access, so a module may name one that imports it.
 
     Args:
         names: earlier name -> "module:NAME", or "module" for a whole module.
@@ -19,12 +22,16 @@ def renamed(module: str, names: Mapping[str, str], removed: Mapping[str, str] | 
             Python replaces the text of an AttributeError in `from module import NAME` by its own.
 
     Example:
-        __getattr__ = renamed(__name__, {"Scores": "reinlm.models:Outputs"})
+        renamed(__name__, {"Scores": "reinlm.models:Outputs"})
     """
+
+    own = vars(sys.modules[module]).get("__getattr__")
 
     def find(name: str) -> Any:
         if removed and name in removed:
             raise ImportError(f"{module}.{name} is removed: use {removed[name]}")
+        if name not in names and own is not None:
+            return own(name)
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         place, _, new = names[name].partition(":")
@@ -34,7 +41,7 @@ def renamed(module: str, names: Mapping[str, str], removed: Mapping[str, str] | 
         warnings.warn(f"{module}.{name} is named {place}.{new}; import {new} from {place}", FutureWarning, stacklevel=2)
         return getattr(importlib.import_module(place), new)
 
-    return find
+    vars(sys.modules[module])["__getattr__"] = find
 
 
 class RenamedAttribute:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
 from reinlm.composition import (
@@ -81,12 +81,11 @@ __all__ = [
     "resolve",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
-    __getattr__ = renamed(
-        __name__,
-        {"describe": "reinlm.composition:algorithm_spec"}
-        | {
-            name: f"reinlm.composition.{name}"
-            for name in ("choices", "compatibility", "composition", "document", "filters", "measure", "shapers")
-        },
-    )
+renamed(
+    __name__,
+    {"describe": "reinlm.composition:algorithm_spec"}
+    | {
+        name: f"reinlm.composition.{name}"
+        for name in ("choices", "compatibility", "composition", "document", "filters", "measure", "shapers")
+    },
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reinlm.composition import Algorithm, algorithm_spec
 from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
@@ -179,8 +179,7 @@ def _section(item: Mapping[str, Any]) -> list[str]:
     ]
 
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(
-        __name__,
-        {"told": "reinlm.algorithms.ladder:algorithm_details", "page": "reinlm.algorithms.ladder:algorithms_page"},
-    )
+renamed(
+    __name__,
+    {"told": "reinlm.algorithms.ladder:algorithm_details", "page": "reinlm.algorithms.ladder:algorithms_page"},
+)

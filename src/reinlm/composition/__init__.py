@@ -1,7 +1,5 @@
 """`Algorithm` and the choices that it is composed of: parsing from recipes, checks, filters, shapers, metrics."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.composition import metrics as metrics  # importing the composition declares its metrics
 from reinlm.composition.algorithm import Algorithm, AlgorithmState, Objective
 from reinlm.composition.choices import algorithm_spec, compose
@@ -26,5 +24,4 @@ __all__ = [
     "with_first_reward",
 ]
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"describe": "reinlm.composition:algorithm_spec"})
+renamed(__name__, {"describe": "reinlm.composition:algorithm_spec"})

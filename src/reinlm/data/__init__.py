@@ -1,7 +1,5 @@
 """Users' data: rows from files, data sets and lists, converted to tasks for sampling or examples for SFT."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.data.config import DataConfig
 from reinlm.data.examples import Example, Examples, load_examples
 from reinlm.data.loading import load_rows
@@ -25,9 +23,8 @@ __all__ = [
     "load_tasks",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
-    __getattr__ = renamed(
-        __name__,
-        {},
-        {"PromptOrder": "reinlm.data.RowOrder", "load_prompts": "reinlm.data.load_tasks, whose tasks have no tokens"},
-    )
+renamed(
+    __name__,
+    {},
+    {"PromptOrder": "reinlm.data.RowOrder", "load_prompts": "reinlm.data.load_tasks, whose tasks have no tokens"},
+)

@@ -1,7 +1,5 @@
 """Environments: single questions, and users' environments of several turns. Imports no torch."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.environments.protocol import Action, Environment, MakeEnvironment, Observation, StepResult
 from reinlm.environments.question import Question
 from reinlm.environments.spec import is_question, make_environment
@@ -18,5 +16,4 @@ __all__ = [
     "make_environment",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
-    __getattr__ = renamed(__name__, {"arithmetic": "reinlm.data.arithmetic"})
+renamed(__name__, {"arithmetic": "reinlm.data.arithmetic"})

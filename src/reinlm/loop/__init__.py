@@ -1,7 +1,5 @@
 """The loop of every run, its events, callbacks and trackers. Importing it does not import torch."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.loop import metrics as metrics  # importing the loop declares its metrics
 from reinlm.loop.callbacks import Callback, Control, check_callbacks
 from reinlm.loop.early_stopping import EarlyStopping
@@ -53,5 +51,4 @@ __all__ = [
     "tracker",
 ]
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"StepResult": "reinlm.loop:StepReport"})
+renamed(__name__, {"StepResult": "reinlm.loop:StepReport"})

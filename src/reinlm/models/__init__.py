@@ -1,7 +1,5 @@
 """Models: loading and saving them with their stop tokens, tiny ones from scratch, and the one forward pass."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.models.build import same_model
 from reinlm.models.critic import ValueModel
 from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer
@@ -40,5 +38,4 @@ __all__ = [
     "training_mode",
 ]
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"Scores": "reinlm.models:Outputs"})
+renamed(__name__, {"Scores": "reinlm.models:Outputs"})

@@ -3,7 +3,7 @@
 This package imports torch alone. Shapes: N tokens, T turns, S sequences, E episodes, G prompt groups.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reinlm.objectives.advantages import Advantage, Feedback
 from reinlm.objectives.aggregation import (
@@ -212,10 +212,12 @@ __all__ = [
     "whiten",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that exists
 
-    def __getattr__(name: str) -> Any:
-        if name != "adaptive_smoothing":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        warn_renamed(__name__, name, "adaptive_lambda")
-        return adaptive_lambda
+def _earlier(name: str) -> Any:
+    if name != "adaptive_smoothing":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(__name__, name, "adaptive_lambda")
+    return adaptive_lambda
+
+
+globals()["__getattr__"] = _earlier  # a type checker takes every name for one of a module that defines it

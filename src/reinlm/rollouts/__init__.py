@@ -43,10 +43,11 @@ __all__ = [
     "sample_groups",
 ]
 
-_earlier = renamed(__name__, {}, {"collect": "reinlm.rollouts.sample_groups"})
-
 
 def __getattr__(name: str) -> Any:
     if name != "HFEngine":
-        return _earlier(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module("reinlm.rollouts.hf_engine").HFEngine
+
+
+renamed(__name__, {}, {"collect": "reinlm.rollouts.sample_groups"})

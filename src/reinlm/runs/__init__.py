@@ -1,7 +1,5 @@
 """The files of a run: folder, metrics, rollouts and checkpoints. Importing it does not import torch."""
 
-from typing import TYPE_CHECKING
-
 from reinlm.renamed import renamed
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.declarations import METRICS, Metric, declare_metrics, without_clocks
@@ -29,14 +27,13 @@ __all__ = [
     "without_clocks",
 ]
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(
-        __name__,
-        {
-            "Interrupted": "reinlm.loop:Interrupted",
-            "Loop": "reinlm.loop:Loop",
-            "LoopSettings": "reinlm.loop:LoopSettings",
-            "RunResult": "reinlm.loop:RunResult",
-            "Task": "reinlm.loop:Run",
-        },
-    )
+renamed(
+    __name__,
+    {
+        "Interrupted": "reinlm.loop:Interrupted",
+        "Loop": "reinlm.loop:Loop",
+        "LoopSettings": "reinlm.loop:LoopSettings",
+        "RunResult": "reinlm.loop:RunResult",
+        "Task": "reinlm.loop:Run",
+    },
+)

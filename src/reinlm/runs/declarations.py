@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from reinlm.errors import InputError, unknown
 from reinlm.renamed import renamed
@@ -172,5 +172,4 @@ def _is_range(bounds: Any) -> bool:
     return all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers) and numbers == sorted(numbers)
 
 
-if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
-    __getattr__ = renamed(__name__, {"describe": "reinlm.runs.declarations:find_metric"})
+renamed(__name__, {"describe": "reinlm.runs.declarations:find_metric"})
