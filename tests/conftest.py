@@ -14,6 +14,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network: a name that is nowhere is refused without retries
+
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
 SHAPES = ("Float", "Int", "Bool", "Shaped")
 
