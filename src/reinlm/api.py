@@ -7,13 +7,16 @@ configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"gro
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from reinlm.algorithms import Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
+from reinlm.grid import PlannedRun, plan, run_queue
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
 from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
@@ -24,6 +27,7 @@ from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Generated, run_evaluation, run_generation
 
 if TYPE_CHECKING:
+    from reinlm.insight.compare import Comparison
     from reinlm.loop import Callback, RunResult
     from reinlm.training.evaluation import Evaluation
 
@@ -146,21 +150,135 @@ class RLTrainer(RLSession):
             super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
 
 
-def sft(model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> RunResult:
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[SFTKeywords]) -> RunResult: ...
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[SFTKeywords]) -> Comparison: ...
+def sft(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[SFTKeywords]
+) -> RunResult | Comparison:
     """Supervised fine-tuning: imitate completions. Arguments as in `SFTTrainer`.
 
     Returns:
-        The run's folder, its summary and the trained policy.
+        The run's folder, its summary and the trained policy; with `seeds=N` the comparison of N runs, from `seed` on, in
+        folders of their own below `output`, where a call that was stopped goes on.
 
     Raises:
         InputError: anything that cannot be used, named. RunError: a run that cannot go on.
     """
+    if seeds is not None:
+        return _seeds("sft", model, data, keywords, seeds)
     return SFTTrainer(model, data, **keywords).train()
 
 
-def rl(model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> RunResult:
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RLKeywords]) -> RunResult: ...
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RLKeywords]) -> Comparison: ...
+def rl(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RLKeywords]
+) -> RunResult | Comparison:
     """Reinforcement learning of a language model. Arguments as in `RLTrainer`; returns and raises as `sft` does."""
+    if seeds is not None:
+        return _seeds("rl", model, data, keywords, seeds)
     return RLTrainer(model, data, **keywords).train()
+
+
+def compare(
+    *runs_or_recipes: str | Path | Mapping[str, Any],
+    seeds: int | None = None,
+    grid: str | Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
+    output: str | Path | None = None,
+    verb: str = "rl",
+    changes: Sequence[str] = (),
+    quiet: bool = False,
+    command: str = "",
+) -> Comparison:
+    """Compare runs that exist, or run a grid of recipes × settings × seeds and compare what they reached.
+
+    Args:
+        runs_or_recipes: run folders (or folders of them), or recipes: YAML files or mappings.
+        seeds: of recipes: so many runs of each, from the recipe's `seed` on.
+        grid: of recipes: axes such as "algorithm=grpo,dapo"; every combination is run.
+        metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
+        output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
+            stopped goes on when it is called again with the same output.
+        verb: of recipes: "rl" or "sft".
+        changes: of recipes: overrides "key=value" of every run.
+
+    Returns:
+        A `Comparison`: `rows`, `groups`, `page`, and `frame()` where pandas is installed.
+
+    Raises:
+        InputError: anything that cannot be compared or run, named. RunError: where every run failed.
+
+    Example:
+        reinlm.compare("grpo.yaml", "dapo.yaml", seeds=3, output="runs/cmp").rows
+    """
+    from reinlm.insight.compare import compare_runs, write_page
+
+    given = list(runs_or_recipes)
+    metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
+    if not given:
+        raise InputError("nothing to compare", hint="give run folders, or recipes to run")
+    recipes = [item for item in given if isinstance(item, Mapping) or Path(item).suffix in (".yaml", ".yml")]
+    if recipes and len(recipes) < len(given):
+        folder = next(item for item in given if item not in recipes)
+        raise InputError(
+            f"{folder} is no recipe, and recipes are given beside it", hint="give run folders alone, or recipes alone"
+        )
+    if recipes:
+        trees = [item if isinstance(item, Mapping) else str(item) for item in recipes]
+        planned = plan(trees, grid=grid, changes=changes, seeds=1 if seeds is None else seeds)
+        return _queue(
+            verb, planned, output or f"runs/compare-{time.strftime('%Y%m%d-%H%M%S')}", metrics, quiet, command
+        )
+    for name, value in (("seeds", seeds), ("grid", grid), ("changes", changes)):
+        if value:
+            raise InputError(
+                f"{name} {value} has no effect: {given[0]} is no recipe", hint="give recipes (.yaml) to run"
+            )
+    comparison = compare_runs([str(item) for item in given], metrics=metrics)
+    return replace(comparison, page=write_page(comparison, output)) if output else comparison
+
+
+def _seeds(verb: str, model: Any, data: Any, keywords: Mapping[str, Any], seeds: Any) -> Comparison:
+    """Several seeds of one configuration, as a queue of runs."""
+    loaded, sections, options = _arguments(model, data, keywords)
+    if loaded is not None:
+        raise InputError(
+            "seeds needs a model that each run loads for itself", hint="give a folder or a name in place of the model"
+        )
+    for name in ("resume", "overwrite", "callbacks"):
+        if options.get(name):
+            reason = "a queue of seeds goes on by itself" if name == "resume" else "each run of the queue has its own"
+            raise InputError(f"{name} cannot be given with seeds: {reason}", hint=f"leave {name} out")
+    tree = over(read(options.get("recipe")), sections)
+    run = dict(tree.get("run") or {})
+    output = run.pop("output", None) or f"runs/{verb}-{time.strftime('%Y%m%d-%H%M%S')}"
+    planned = plan([{**tree, **({"run": run} if run else {})}], seeds=seeds)
+    return _queue(verb, planned, output, (), options.get("quiet", False), options.get("command", ""))
+
+
+def _queue(
+    verb: str, planned: Sequence[PlannedRun], output: str | Path, metrics: Sequence[str], quiet: bool, command: str
+) -> Comparison:
+    """Run a queue of one of the verbs; every configuration is checked before the first run starts."""
+    verbs: Mapping[str, tuple[Any, type[Config]]] = {"rl": (rl, RLConfig), "sft": (sft, SFTConfig)}
+    if verb not in verbs:
+        raise unknown("verb of a comparison", verb, verbs)
+    function, kind = verbs[verb]
+    for run in planned:
+        config = _config(kind, run.tree, None)
+        if isinstance(config, RLConfig):
+            resolve(config.algorithm)
+
+    def start(tree: dict[str, Any], resume: bool, overwrite: bool) -> Any:
+        return function(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=command)
+
+    say = Progress(quiet=quiet).say
+    return run_queue(planned, output, start, kind=verb, say=say, metrics=metrics)
 
 
 def evaluate(
@@ -283,13 +401,22 @@ def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]
         return
     old = read(Path(output) / "config.yaml")
     begun = (old.get("resolved") or {}).get("directory")
-    tree = over(old, tree)
+    tree = over(_other_length(old, tree), tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
         yield tree
         return
     tree = merge(tree, {"run": {"output": str(Path(output).absolute())}})
     with contextlib.chdir(begun):
         yield tree
+
+
+def _other_length(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that is resumed, without its `training.epochs` where `steps` are given, and the other way round."""
+    training = given.get("training")
+    one = {"steps": "epochs", "epochs": "steps"}
+    gone = {one[name] for name in one if isinstance(training, Mapping) and training.get(name) is not None}
+    kept = {name: value for name, value in (old.get("training") or {}).items() if name not in gone}
+    return {**old, "training": kept}
 
 
 def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:

@@ -12,6 +12,7 @@ import typer
 
 import reinlm
 from reinlm.cli.app import command
+from reinlm.cli.compare import print_comparison
 from reinlm.cli.messages import complain
 from reinlm.cli.options import (
     Arguments,
@@ -29,6 +30,7 @@ from reinlm.cli.options import (
     Reward,
     Samples,
     Seed,
+    Seeds,
     Steps,
     Temperature,
 )
@@ -58,6 +60,7 @@ def sft(
     output: Output = None,
     steps: Steps = None,
     seed: Seed = None,
+    seeds: Seeds = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -69,7 +72,11 @@ def sft(
     """
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree(arguments, flags)
-    print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+    _show(
+        reinlm.sft(
+            recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command(), **_given({"seeds": seeds})
+        )
+    )
 
 
 @command()
@@ -84,6 +91,7 @@ def rl(
     output: Output = None,
     steps: Steps = None,
     seed: Seed = None,
+    seeds: Seeds = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -96,7 +104,11 @@ def rl(
     """
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree(arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
-    print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+    _show(
+        reinlm.rl(
+            recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command(), **_given({"seeds": seeds})
+        )
+    )
 
 
 @command("eval")
@@ -265,6 +277,14 @@ def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
     words = list(arguments or [])
     recipe = words.pop(0) if words and "=" not in words[0] else None
     return override(over(read(recipe), flags), words)
+
+
+def _show(result: Any) -> None:
+    """What a run reached, or with --seeds the comparison of its runs."""
+    if hasattr(result, "rows"):
+        print_comparison(result)
+    else:
+        print_result(result)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

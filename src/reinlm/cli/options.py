@@ -34,3 +34,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an e
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        help="Runs of so many seeds, from --seed on, one after the other, and their comparison; stopped, it goes on."
+    ),
+]

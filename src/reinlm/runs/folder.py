@@ -113,7 +113,8 @@ class RunFolder:
             command: what reproduces the run; a list of words is quoted for a shell.
             resume: go on in a folder of the same kind, schema version and configuration.
             overwrite: remove an existing run folder first.
-            may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+            may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps"; "data.+" allows
+                further keys below "data".
             defaults: the configuration of a run that sets nothing: what holds on resume for keys that config.yaml lacks.
             notes: what a user should know of the run, for run.json and the report.
 
@@ -244,14 +245,16 @@ def _check_resume(
         key = changed[0].partition(": ")[0]
         raise InputError(
             f"cannot resume {path} with a changed configuration: {changed[0]}{more}",
-            hint=f"leave {key} out, to resume with what {path / CONFIG_FILE} holds, or start another run in another folder",
+            hint=f"a run keeps what its results depend on: leave {key} out, to resume with what {path / CONFIG_FILE} holds, or "
+            "start another run in another folder",
         )
     newest_checkpoint(path / CHECKPOINTS)
 
 
 def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
-    key = line.partition(": ")[0]
-    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
+    key, _, values = line.partition(": ")
+    added = f"{key.rpartition('.')[0]}.+" in may_change and values.startswith("None -> ")
+    return added or any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
 
 
 def _contents(path: Path) -> list[Path]:

@@ -30,13 +30,14 @@ from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settl
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import check_settings, needs_rewards
 from reinlm.training.setup import (
-    MAY_CHANGE,
     autocast,
     check_folder,
     check_resolved,
     check_steps,
     loop_settings,
+    may_change,
     observers,
+    resumed_with,
     seed_everything,
 )
 from reinlm.training.sft import SFTRun, check_sft
@@ -89,6 +90,7 @@ class Session(ABC):
         self._observers = observers(config, callbacks, reports)
         self._check()
         self.resumed = resume
+        allowed = may_change(config, resume=resume)
         self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         """The run's folder."""
         inputs: Any = self._read()
@@ -106,6 +108,10 @@ class Session(ABC):
             self.run = self._make(load)
             if resume:
                 check_steps(self.path, self.run.total_steps)
+                said = resumed_with(self.path, config, self.run.total_steps)
+                self.notes += said
+                for text in said:
+                    self.progress.say(text)
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
@@ -114,7 +120,7 @@ class Session(ABC):
             "command": command,
             "resume": resume,
             "overwrite": overwrite,
-            "may_change": MAY_CHANGE,
+            "may_change": allowed,
             "notes": self.notes,
         }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reinlm.config import differences, read_recipe
+from reinlm.config import differences, merge, read_recipe
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
@@ -23,10 +23,53 @@ from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
 
 MAY_CHANGE = (
-    *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
-    "training.steps",
+    *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),
+    *("training.steps", "training.epochs", "evaluation.every", "evaluation.stop_at", "evaluation.patience"),
+    "evaluation.data.+",
 )
-"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, and how long it goes on."""
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, and further
+evaluation sets."""
+_OF_EVALUATION = ("samples", "temperature", "top_p", "top_k", "max_new_tokens")
+
+
+def may_change(config: VerbConfig, *, resume: bool) -> tuple[str, ...]:
+    """What a run may change where it is resumed: how it is evaluated too, if it had no evaluation set so far."""
+    file = Path(config.run.output or "") / "config.yaml"
+    if not resume or not file.is_file() or (read_recipe(file).get("evaluation") or {}).get("data"):
+        return MAY_CHANGE
+    return (*MAY_CHANGE, *(f"evaluation.{name}" for name in _OF_EVALUATION))
+
+
+def resumed_with(path: Path, config: VerbConfig, total: int) -> list[str]:
+    """What differs from the run that is resumed, one line each: its length with what that means for schedules, the rest as
+    `evaluation.every: 0 -> 10`."""
+    newest, _ = newest_checkpoint(path / CHECKPOINTS)
+    done = load_step(newest) if newest is not None else 0
+    old = read_recipe(path / "config.yaml")
+    changed = differences(merge(dump_defaults(type(config)), old), dump(config))
+    own = ("run", "resolved", "imports", "training.steps", "training.epochs")
+    lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
+    said = [f"resumed after step {done} with {line}" for line in lines]
+    if any(line.startswith(("training.steps:", "training.epochs:")) for line in changed):
+        moving = _schedules(config)
+        effect = (
+            "no schedule of optimizer or rollout depends on it, so that the steps are those of a run of that length"
+        )
+        if moving:
+            effect = f"{' and '.join(moving)} from here on as in a run of that length, which differs from the steps made so far"
+        said.insert(0, f"resumed after step {done}, to go on to step {total}: {effect}")
+    return said
+
+
+def _schedules(config: VerbConfig) -> list[str]:
+    """What moves with the length of the run."""
+    found = []
+    if config.optimizer.schedule != "constant":
+        found.append(f"the learning rate goes ({config.optimizer.schedule})")
+    for name in ("temperature", "max_new_tokens"):
+        if getattr(getattr(config, "rollout", None), f"{name}_end", None) is not None:
+            found.append(f"rollout.{name} goes")
+    return found
 
 
 def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
@@ -65,7 +108,7 @@ def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool
         config=dump(config),
         resume=resume,
         overwrite=overwrite,
-        may_change=MAY_CHANGE,
+        may_change=may_change(config, resume=resume),
         defaults=dump_defaults(type(config)),
     )
     return path
