@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.data.config import Chat
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
@@ -332,8 +333,8 @@ class GenerateConfig(ModelVerbConfig):
 
     prompts: list[Any] = Field(min_length=1)
     """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""
-    chat: Literal["auto", "always", "never"] = "auto"
-    """"auto": a text becomes a user message where the tokenizer has a chat template."""
+    chat: Chat = "auto"
+    """As `DataConfig.chat`."""
     system_prompt: str | None = None
     """Put before chats; for models with a chat template."""
     samples: int = Field(1, ge=1)
