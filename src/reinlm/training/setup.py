@@ -25,10 +25,15 @@ from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaul
 MAY_CHANGE = (
     *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),
     *("training.steps", "training.epochs", "evaluation.every", "evaluation.stop_at", "evaluation.patience"),
+    *(
+        f"reward.{name}"
+        for name in ("time_limit", "workers", "on_reward_error", "retries", "retry_delay", "one_by_one")
+    ),
+    *("reward.concurrency", "reward.max_failed_steps"),
     "evaluation.data.+",
 )
-"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, and further
-evaluation sets."""
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, what becomes
+of rewards that fail, and further evaluation sets."""
 _OF_EVALUATION = ("samples", "temperature", "top_p", "top_k", "max_new_tokens")
 
 
