@@ -11,7 +11,7 @@ WIDTH, HEIGHT, MARGIN = 420, 150, 34
 
 
 def text_table(rows: Rows) -> str:
-    """Columns side by side, the first one left, the others right.
+    """Columns side by side: figures to the right, texts to the left.
 
     Example:
         >>> print(text_table([("", "before", "after"), ("accuracy", "41.0%", "97.0%")]))
@@ -21,11 +21,18 @@ def text_table(rows: Rows) -> str:
     widths = [
         max(len(row[index]) for row in rows if index < len(row)) for index in range(max(map(len, rows), default=0))
     ]
+    right = {
+        index for index in range(len(widths)) if all(_is_figure(row[index]) for row in rows[1:] if index < len(row))
+    }
     lines = []
     for row in rows:
-        cells = [cell.rjust(widths[index]) if index else cell.ljust(widths[0]) for index, cell in enumerate(row)]
+        cells = [cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _is_figure(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in "-"
 
 
 def html_table(rows: Rows, caption: str = "") -> str:

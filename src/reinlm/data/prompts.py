@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BY_TEMPLATE = "the tokenizer has a chat template; chat=never leaves text as it is"
+WITHOUT_TEMPLATE = "the tokenizer has no chat template"
 BY_CHECKPOINT = "as this checkpoint was trained; chat=always or chat=never decides otherwise"
 
 
@@ -73,14 +74,14 @@ def settle(
         return Settled(config)
     if found.names == ("text",):
         return Settled(config.model_copy(update={"chat": "messages"}))
+    templated = has_template(tokenizer) or config.renderer != "template"
     if remembered:
         known = build(PromptFormat, remembered)
         chosen = config.model_copy(update=_inherited(config, known, found))
-        reason = BY_CHECKPOINT
+        reason = BY_CHECKPOINT if templated else WITHOUT_TEMPLATE
     else:
-        templated = has_template(tokenizer) or config.renderer != "template"
         chosen = config.model_copy(update={"chat": "always" if templated else "messages"})
-        reason = BY_TEMPLATE if templated else "the tokenizer has no chat template"
+        reason = BY_TEMPLATE if templated else WITHOUT_TEMPLATE
     if chosen.chat == "always":
         _refuse_rendered(chosen, found, tokenizer)
     return Settled(chosen, reason)

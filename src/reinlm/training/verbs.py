@@ -110,9 +110,7 @@ def run_evaluation(
     return result
 
 
-def run_generation(
-    config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent
-) -> Answers:
+def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent) -> Answers:
     """Sample answers to prompts. What the verb `generate` calls."""
     environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
     policy = _load(config, model, say)
