@@ -149,6 +149,10 @@ class RLTrainer(RLSession):
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> None:
         loaded, sections, options = _arguments(self.kind, model, data, keywords)
         given = sections.get("algorithm")
+        if isinstance(given, type):
+            raise InputError(
+                f"algorithm: the class {given.__name__} is none", hint='give a name, or reinlm.algorithm("grpo")'
+            )
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
             sections["algorithm"] = algorithm_spec(composed)
@@ -241,7 +245,10 @@ def _prompts(given: Any) -> list[Any]:
         given, _ = rows_of(given)
     if not isinstance(given, Iterable):
         raise InputError(f"prompts: {given!r} is no prompt", hint="give a text, a chat, or a list of them")
-    return list(given)
+    prompts = list(given)
+    if not prompts:
+        raise InputError("prompts: the list is empty", hint="give a text, a chat, or a list of them")
+    return prompts
 
 
 def _has_role(value: Any) -> bool:
@@ -269,6 +276,8 @@ def _objects(
         loaded = model if adapter is None else add_adapter(model, adapter)
         inner = model.model if isinstance(model, Policy) else model[0] if isinstance(model, tuple) else model
         model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
+    elif isinstance(model, Mapping) and any(hasattr(value, "requires_grad") for value in model.values()):
+        raise InputError("weights alone are no model", hint="give the model that has them, as (model, tokenizer)")
     if model is not None:
         merged["model"] = model
     if adapter is not None and loaded is None:

@@ -18,11 +18,15 @@ def model_folder(path: str) -> str:
     stage, and a file `last` or `best` (where links cannot be made) for the checkpoint that it names.
 
     Raises:
-        InputError: a run without a checkpoint, or without a language model.
+        InputError: a run without a checkpoint, or without a language model; a recipe.
     """
     folder = Path(path).expanduser()
     if folder.is_file() and folder.name in ("last", "best") and folder.parent.name == CHECKPOINTS:
         return str(folder.with_name(folder.read_text(encoding="utf-8").strip()))
+    if folder.suffix in (".yaml", ".yml") and folder.is_file():
+        raise InputError(
+            f"{path} is a recipe, not a model", hint=f"give recipe={path!r}; on the command line it stands first, alone"
+        )
     if not folder.is_dir() or (folder / "config.json").is_file():
         return path
     if folder.name == CHECKPOINTS and (folder.parent / "run.json").is_file():

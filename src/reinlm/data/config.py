@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data.frames import is_list_of_sources, is_rows, rows_of
@@ -68,6 +68,20 @@ class DataConfig(Config):
     sort_by: str | None = None
     """A curriculum: each epoch of training in ascending order of this column; equal values in the order that `shuffle` says."""
 
+    _settled: bool = PrivateAttr(default=False)
+    """Whether `auto` decided `chat`; see `settled_as`."""
+
+    def settled_as(self, **changes: Any) -> DataConfig:
+        """A copy in which `auto` has become something else: reward functions still receive text for prompts that are text."""
+        copy = self.model_copy(update=changes)
+        copy._settled = True
+        return copy
+
+    @property
+    def settled(self) -> bool:
+        """Whether `auto` decided what `chat` is."""
+        return self._settled
+
     @model_validator(mode="before")
     @classmethod
     def _shorthand(cls, value: Any) -> Any:
@@ -76,7 +90,7 @@ class DataConfig(Config):
         section = {"path": value} if is_rows(value) else dict(value)
         if "path" not in section and {"prompt", "messages", "text", "question"} & section.keys():
             hint = "give rows, [{'prompt': …}, …], a data set, or datasets.Dataset.from_dict(columns)"
-            raise InputError(f"data: a mapping of columns ({listed(section)}) is no data", hint=hint)
+            raise InputError(f"a mapping of columns ({listed(section)}) is no data", hint=hint)
         if "path" in section:
             limit = section.get("limit")
             limit = limit if isinstance(limit, int) and not isinstance(limit, bool) else None

@@ -13,6 +13,7 @@ from typing import Any
 from reinlm.data.rows import listed
 from reinlm.errors import InputError, unknown
 
+_ENDINGS = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".txt", ".tsv")
 _SPLITS = ("DatasetDict", "IterableDatasetDict")
 
 
@@ -33,6 +34,10 @@ def rows_of(value: Any, split: str | None = None, limit: int | None = None) -> t
         InputError: what is no data, with what to write instead.
     """
     if isinstance(value, str | Path):
+        if isinstance(value, str) and _reads_like_text(value):
+            raise InputError(
+                f"{value[:60]!r} names no file and no data set", hint="give rows: [{'prompt': text}], or a file of rows"
+            )
         return str(value), split
     name, package = type(value).__name__, type(value).__module__.partition(".")[0]
     if package == "datasets" and name in _SPLITS:
@@ -90,17 +95,23 @@ def _wanted(value: Any, limit: int | None) -> int | None:
 
 
 def _refuse(value: Any, name: str) -> None:
-    if callable(value) and not isinstance(value, Iterable):
-        hint = "call it: data=rows()" if hasattr(value, "__name__") else "give a list of rows"
-        raise InputError(f"data: {name} {getattr(value, '__name__', '')!r} is no data", hint=hint)
-    if hasattr(value, "to_frame"):  # a column of a frame
-        raise InputError(f"data: a {name} is one column", hint="give the whole frame, with a column 'prompt'")
     if hasattr(value, "convert_tokens_to_ids"):
-        raise InputError("data: a tokenizer stands where data belong", hint="give (model, tokenizer) as the model")
+        raise InputError("a tokenizer stands where data belong", hint="give (model, tokenizer) as the model")
+    if hasattr(value, "to_frame"):  # a column of a frame
+        raise InputError(f"a {name} is one column", hint="give the whole frame, with a column 'prompt'")
+    if callable(value) and not isinstance(value, Iterable):
+        raise InputError(f"a {name} is no data", hint="call it, data=rows(), or give a list of rows")
     if isinstance(value, Mapping | bytes) or not isinstance(value, Iterable):
         raise InputError(
-            f"data: an object of type {name} is no data", hint="give a file, a data set, a frame, or a list of rows"
+            f"an object of type {name} is no data", hint="give a file, a data set, a frame, or a list of rows"
         )
+
+
+def _reads_like_text(name: str) -> bool:
+    """Whether a name of data is rather a prompt: several words that name no file and end like none."""
+    if "\n" not in name and (" " not in name.strip() or Path(name).suffix in _ENDINGS or "/" in name):
+        return False
+    return "\n" in name or not Path(name).exists()
 
 
 def _refuse_texts(rows: list[Any]) -> None:
@@ -108,11 +119,11 @@ def _refuse_texts(rows: list[Any]) -> None:
     for item in rows:
         if isinstance(item, list) and item and isinstance(item[0], Mapping) and "role" in item[0]:
             raise InputError(
-                "data: a chat stands where a row belongs", hint="give rows: [{'messages': chat} for chat in chats]"
+                "a chat stands where a row belongs", hint="give rows: [{'messages': chat} for chat in chats]"
             )
-        if isinstance(item, str) and (" " in item.strip() or "\n" in item) and not Path(item).exists():
+        if isinstance(item, str) and _reads_like_text(item):
             raise InputError(
-                f"data: a list of texts names files, and {item[:60]!r} is none",
+                f"a list of texts names files, and {item[:60]!r} is none",
                 hint="give rows: [{'prompt': text} for text in texts]",
             )
 

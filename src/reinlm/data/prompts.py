@@ -73,14 +73,14 @@ def settle(
     if config.chat != "auto":
         return Settled(config)
     if found.names == ("text",):
-        return Settled(config.model_copy(update={"chat": "messages"}))
+        return Settled(config.settled_as(chat="messages"))
     templated = has_template(tokenizer) or config.renderer != "template"
     if remembered:
         known = build(PromptFormat, remembered)
-        chosen = config.model_copy(update=_inherited(config, known, found))
+        chosen = config.settled_as(**_inherited(config, known, found))
         reason = BY_CHECKPOINT if templated else WITHOUT_TEMPLATE
     else:
-        chosen = config.model_copy(update={"chat": "always" if templated else "messages"})
+        chosen = config.settled_as(chat="always" if templated else "messages")
         reason = BY_TEMPLATE if templated else WITHOUT_TEMPLATE
     if chosen.chat == "always":
         _refuse_rendered(chosen, found, tokenizer)
