@@ -98,10 +98,10 @@ class RLKeywords(RunKeywords, total=False):
     """`RLTraining`: steps, epochs, minibatches, passes, …"""
     critic: Section
     """`CriticConfig`, for algorithms with a critic."""
-    reference: str | Path | Section
-    """A path, or `ReferenceConfig`: the reference model of a KL; by default the policy at the start of the run."""
-    teacher: str | Path | Section
-    """A path, or `TeacherConfig`, for algorithms that learn from a teacher."""
+    reference: Any
+    """A path, a run, or `ReferenceConfig`: the reference model of a KL; by default the policy at the start of the run."""
+    teacher: Any
+    """A path, a run, or `TeacherConfig`, for algorithms that learn from a teacher."""
     text: Any
     """Data, or `TextConfig`: data-set text to train on in addition to the sampled answers."""
 

@@ -37,7 +37,8 @@ def read(folder: Path) -> Any:
 
 def sampled_prompt(model: Any, **given: Any) -> str:
     """How `evaluate` renders the prompt 1+2=."""
-    found = reinlm.evaluate(model, **({"data": [ROW], "quiet": True} | SHOWN | given))
+    how: dict[str, Any] = {"data": [ROW], "quiet": True} | SHOWN | given
+    found = reinlm.evaluate(model, **how)
     segment = found.groups[0].group.rollouts[0].segments[0]
     return str(
         chatty()[1].decode([int(t) for t, turn in zip(segment.token_ids, segment.turns, strict=True) if turn < 0])
@@ -116,7 +117,7 @@ def test_a_resumed_run_renders_as_it_was_begun(tmp_path: Path) -> None:
             config["data"]["chat"] = "auto"
             del config["resolved"]["prompts"], config["resolved"]["first_prompt"]
             file.write_text(dump_yaml(config))
-        resumed = {"output": tmp_path / name, "resume": True, "quiet": True, "reward": local(graded)}
+        resumed: dict[str, Any] = {"output": tmp_path / name, "resume": True, "quiet": True, "reward": local(graded)}
         for _ in range(2):  # a second time there is nothing left to do, and nothing has changed
             again = reinlm.rl(chatty(), **resumed)
             assert metrics(again.folder) == metrics(whole.folder)

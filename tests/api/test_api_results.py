@@ -19,7 +19,7 @@ from reinlm.config import read_recipe
 from reinlm.loop import RunResult
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, saved, settings, tiny
 
-SMALL = {"samples": 2, "max_new_tokens": 3}
+SMALL: dict[str, Any] = {"samples": 2, "max_new_tokens": 3}
 OF_PRINTING = {"json", "debug", "help"}
 """Flags that say how the command line prints; Python returns results and raises errors."""
 
@@ -57,7 +57,7 @@ def test_every_flag_is_a_keyword_of_the_same_name(verb: str) -> None:
     import reinlm.cli.commands
     from reinlm.training.config import EvalConfig, GenerateConfig
 
-    function = {"sft": reinlm.sft, "rl": reinlm.rl, "eval": reinlm.evaluate, "generate": reinlm.generate}[verb]
+    function: Any = {"sft": reinlm.sft, "rl": reinlm.rl, "eval": reinlm.evaluate, "generate": reinlm.generate}[verb]
     keywords = {"sft": SFTKeywords, "rl": RLKeywords}.get(verb)
     known = {*inspect.signature(function).parameters, *SHORT[verb]}
     fields: Any = {"eval": EvalConfig, "generate": GenerateConfig}.get(verb)

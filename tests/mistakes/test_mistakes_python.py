@@ -42,8 +42,8 @@ class Bench:
         return reinlm.rl(self.path if model is None else model, data, **given)
 
     def score(self, model: Any = None, data: Any = ROWS, **changes: Any) -> Any:
-        how = {"reward": local(graded), "max_new_tokens": 3, "quiet": True} | changes
-        given = {name: value for name, value in how.items() if value is not None}
+        how: dict[str, Any] = {"reward": local(graded), "max_new_tokens": 3, "quiet": True} | changes
+        given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
         return reinlm.evaluate(self.path if model is None else model, data, **given)
 
     def ask(self, prompts: Any, model: Any = None, **changes: Any) -> Any:
