@@ -305,7 +305,7 @@ def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
 
 def _show(result: Any) -> None:
     """What a run reached, or with --seeds the comparison of its runs."""
-    if hasattr(result, "rows"):
+    if hasattr(result, "groups"):
         print_comparison(result)
     else:
         print_result(result)
