@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +54,6 @@ def run_command(
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
-    torch.set_num_threads(1)  # networks this small are slower with a second thread
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
     result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]

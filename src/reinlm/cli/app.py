@@ -16,7 +16,7 @@ app = typer.Typer(
     help="Improve language models by reinforcement learning, from a laptop to a cluster.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,9 @@ from reinlm.cli.options import (
     Temperature,
 )
 from reinlm.cli.tables import print_evaluation, print_result
+from reinlm.cli.words import recipe_and_overrides
+from reinlm.places import missing_data, missing_model
+from reinlm.program import command_line
 
 
 @command()
@@ -68,7 +72,8 @@ def sft(
     Rows have prompt + completion, messages, or text.
     """
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree(arguments, flags)
+    tree = _tree("sft", arguments, flags)
+    _one_thread()
     print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -95,7 +100,8 @@ def rl(
     of its own; then --reward may be left out.
     """
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree(arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    _one_thread()
     print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -121,7 +127,8 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    tree = _tree(arguments, flags | _given({"output": output and str(output)}))
+    tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}))
+    _one_thread()
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
     for note in result.notes:
         complain(note, None, "note: ")
@@ -155,7 +162,9 @@ def generate(
     flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    for answers in reinlm.generate(recipe=_tree(arguments, flags)):
+    tree = _tree("generate", arguments, flags)
+    _one_thread()
+    for answers in reinlm.generate(recipe=tree):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
                 row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
@@ -217,6 +226,7 @@ def classical(
             "output": str(output) if output else None,
         }
     )
+    _one_thread()
     result = run_command(
         given,
         settings or [],
@@ -258,13 +268,28 @@ def _flags(
     )
 
 
-def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
+def _tree(verb: str, arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Merge recipe, flags and overrides; later ones take precedence."""
     from reinlm.recipe import over, override, read
 
-    words = list(arguments or [])
-    recipe = words.pop(0) if words and "=" not in words[0] else None
-    return override(over(read(recipe), flags), words)
+    recipe, overrides = recipe_and_overrides(arguments or (), verb)
+    tree = override(over(read(recipe), flags), overrides)
+    _refuse_missing(tree)
+    return tree
+
+
+def _refuse_missing(tree: Mapping[str, Any]) -> None:
+    """Raise InputError for a model's folder or a file of data that is not there, before anything heavy is imported."""
+    run = tree.get("run")
+    if isinstance(run, Mapping) and run.get("output") and (Path(str(run["output"])) / "config.yaml").is_file():
+        return  # what is resumed has paths relative to the directory that it was started in
+    for section, find in (("model", missing_model), ("data", missing_data)):
+        value = tree.get(section)
+        path = value.get("path") if isinstance(value, Mapping) else value
+        for place in [path] if isinstance(path, str) else path if isinstance(path, list) else ():
+            refused = find(place) if isinstance(place, str) and place.strip() else None
+            if refused is not None:
+                raise refused
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -272,4 +297,15 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command() -> str:
-    return shlex.join(["reinlm", *sys.argv[1:]])
+    return command_line(*sys.argv[1:])
+
+
+def _one_thread() -> None:
+    """Let torch compute with one thread, unless the environment says how many.
+
+    Where another program wants a core, each of a step's many short operations waits for the slowest thread.
+    """
+    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        import torch
+
+        torch.set_num_threads(1)

@@ -22,7 +22,7 @@ from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
-from reinlm.training.setup import check_stops, prompt_room
+from reinlm.training.setup import answer_limit, check_stops
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
         rewards = open_rewards(config.reward, stack)
         policy = load_policy(config.model if model is None else model)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
+        given = config.evaluation.max_new_tokens is not None
+        sampling, room = answer_limit(policy, sampling, MAX_NEW_TOKENS, given=given)
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
         if rewards is not None:
@@ -82,13 +83,17 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
         chat = "always"
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
-    room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
+    sampling, room = answer_limit(
+        policy,
+        config.sampling.sampling(policy.stops),
+        "sampling.max_new_tokens",
+        given="max_new_tokens" in config.sampling.model_fields_set,
+    )
     check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
     try:
         tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
     except InputError as error:
         raise _of_prompts(error) from error
-    sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     found = sample_groups(setup.episodes(data, sampling), tasks.items, group_size=config.samples, tag="generate")
     return [
