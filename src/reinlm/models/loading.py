@@ -36,9 +36,11 @@ class LoraConfig(Config):
     """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs `pip install 'reinlm[lora]'`."""
 
     rank: int = Field(default=16, ge=1)
+    """Columns of the adapter's matrices."""
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that sft drops at random; rl refuses it."""
     target_modules: str | list[str] = "all-linear"
     """Names of the modules to adapt, or "all-linear": every linear one but the head."""
 
@@ -55,6 +57,7 @@ class ModelConfig(Config):
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """"auto" leaves the choice to transformers."""
     lora: LoraConfig | None = None
+    """A low-rank adapter on the model; null: the model itself is trained."""
     gradient_checkpointing: bool = False
     """Gradient checkpointing: keep only layer inputs and recompute the rest in the backward pass. Needs training mode."""
     trust_remote_code: bool = False
