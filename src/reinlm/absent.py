@@ -24,7 +24,7 @@ VERBS: Mapping[str, str] = {
 }
 """Verb -> why it is not there."""
 
-_PAIRS = "dpo cdpo robust_dpo ipo hinge slic slic_hf kto orpo simpo cpo bco bco_pair dpo_sft dpo_norm apo apo_zero sppo online_dpo"
+_PAIRS = "dpo cdpo robust_dpo ipo hinge slic slic_hf kto orpo simpo cpo bco bco_pair dpo_sft dpo_norm apo apo_zero sppo"
 ALGORITHMS: Mapping[str, str] = dict.fromkeys(_PAIRS.split(), _PREFERENCES)
 """Algorithm -> why it is not there."""
 

@@ -75,7 +75,7 @@ MISTAKES = [
     # recipes and overrides
     ("rl small.yaml other.yaml", "two recipes: small.yaml and other.yaml", "give one"),
     ("rl smal.yaml", "no such recipe: smal.yaml", "did you mean 'small.yaml'?"),
-    ("rl nowhere.yaml", "no such recipe: nowhere.yaml", "give a YAML file"),
+    ("rl gsm8k.yaml", "no such recipe: gsm8k.yaml", "give a YAML file"),
     ("rl rollout.group_size = 4", "spaces around '=' after rollout.group_size", "write rollout.group_size=4"),
     ("rl rollout.group_size =4", "spaces around '=' after rollout.group_size", "write rollout.group_size=4"),
     ("rl rollout.group_size= 4", "spaces around '=' after rollout.group_size", "write rollout.group_size=4"),
@@ -94,10 +94,10 @@ MISTAKES = [
     ("rl -m model -d trian.jsonl -r math", "no such file: trian.jsonl", "did you mean 'train.jsonl'?"),
     ("rl -m model -d no/train.csv -r math", "no such file: no/train.csv", "there is no folder no either"),
     ("rl -m model -d runs/train -r math", "no such file: runs/train", None),
-    ("eval -m model -d nobody/nothing -r math", "data 'nobody/nothing' are neither a file here", "check the name"),
+    ("rl -m model -d nobody/nothing -r math", "data 'nobody/nothing' are neither a file here", "check the name"),
     ("rl -m model -d train.jsonl -r math -a dpo", "there is no algorithm 'dpo'", "`reinlm algorithms` lists"),
     ("rl -m model -d train.jsonl -r math -a gropo", "unknown algorithm 'gropo'", "did you mean 'grpo'?"),
-    ("rl -m model -d train.jsonl -r MAHT", "unknown reward 'MAHT'", "did you mean 'math'?"),
+    ("rl -m model -d train.jsonl -r MAHT", "reward.functions: unknown reward 'MAHT'", "did you mean 'math'?"),
     ("algorithms KTO", "there is no algorithm 'KTO': it learns from pairs", "`reinlm algorithms` lists"),
     ("classical pop --env CartPole-v1 --steps 9", "unknown classical algorithm 'pop'", "did you mean 'ppo'?"),
     ("classical --env CartPole-v1", "which algorithm?", "classical --list"),
@@ -106,7 +106,7 @@ MISTAKES = [
     ("classical ppo", "in which environment?", "--env CartPole-v1"),
     ("report", "which run?", "report runs/NAME"),
     ("report runs/frist", "no such run folder: runs/frist", "did you mean 'runs/first'?"),
-    ("report model", "model is no run folder", "run.json"),
+    ("report model", "model is not a run folder", "run.json"),
     ("completion tcsh", "unknown shell 'tcsh'", "bash"),
 ]
 

@@ -35,6 +35,7 @@ from reinlm.cli.options import (
 )
 from reinlm.cli.tables import print_evaluation, print_result
 from reinlm.cli.words import recipe_and_overrides
+from reinlm.errors import InputError
 from reinlm.places import missing_data, missing_model
 from reinlm.program import command_line
 
@@ -47,7 +48,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, then RL, with a report; about two minutes."""
+    """A tiny model from scratch: SFT, RL, a report; two minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
@@ -176,6 +177,32 @@ def generate(
 
 
 @command()
+def report(
+    folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run's folder.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of a run again, and print its path.
+
+    The run may be finished, failed or still running, of rl, sft, quickstart or classical.
+    """
+    from reinlm.errors import nearest
+
+    if folder is None:
+        raise InputError("which run?", hint=f"write {command_line('report', 'runs/NAME')}")
+    if not folder.is_dir():
+        near = (
+            nearest(folder.name, (entry.name for entry in folder.parent.iterdir())) if folder.parent.is_dir() else None
+        )
+        raise InputError(
+            f"no such run folder: {folder}", hint=f"did you mean {str(folder.parent / near)!r}?" if near else None
+        )
+    from reinlm.insight.report import write_report
+    from reinlm.metrics import METRICS
+
+    typer.echo(write_report(folder, metrics=METRICS))
+
+
+@command()
 def classical(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An algorithm; see --list.")] = None,
     settings: Annotated[
@@ -197,21 +224,30 @@ def classical(
         bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
     ] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
+    show_settings: Annotated[
+        bool, typer.Option("--settings", help="Show the settings of NAME with their values, and run nothing.")
+    ] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """The classical algorithms on control tasks, from Monte Carlo to PPO.
+    """Classical algorithms on control tasks, Monte Carlo to PPO.
 
     reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
     """
     from reinlm.classical.command import list_algorithms, run_command
+    from reinlm.classical.command import show_settings as print_settings
     from reinlm.insight.report import REPORT_FILE
     from reinlm.insight.tracker import ReportTracker
 
     if as_list:
         list_algorithms(as_json=as_json)
+        return
+    if show_settings:
+        if name is None:
+            raise InputError("--settings of which algorithm?", hint=command_line("classical", "ppo", "--settings"))
+        print_settings(name, settings or [], as_json=as_json)
         return
     given = _given(
         {

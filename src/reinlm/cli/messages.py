@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from reinlm.program import command_line
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's exceptions; typer contains its own copy of click, which it does not export."""
-_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 _WITH_KEYS = ("rl", "sft", "eval", "generate", "classical")
 _OTHER_VERBS = {
     "evaluate": "eval",
@@ -109,13 +107,20 @@ def _unknown_option(option: str, value: str | None, verb: str | None, command: A
 def _key_instead(name: str, value: str | None, verb: str) -> str | None:
     """A hint with the key of the same meaning, to be typed as KEY=VALUE; None where there is none."""
     from reinlm.aliases import alias_hint
+    from reinlm.keys import keys_of, locate
 
     shown = "VALUE" if value is None else shlex.quote(value)
-    if "." in name:
+    known = {key.key for key in keys_of(verb)}
+    if name in known or "." in name:
         return f"a key is written without dashes: {name}={shown}"
     found = alias_hint([name], classical=verb == "classical")
     ours = found.partition(" is ")[2].partition(";")[0].strip() if found else ""
-    return f"write {ours}={shown}: {found}" if found and _KEY.fullmatch(ours) else found
+    if found and ours in known:
+        return f"write {ours}={shown}: {found}"
+    places = locate(name, verb)
+    if places and not ours.startswith("--"):
+        return f"write {' or '.join(f'{place}={shown}' for place in places[:3])}"
+    return found
 
 
 def _unknown_verb(name: str, words: Sequence[str], command: Any) -> tuple[str, str]:
@@ -133,21 +138,30 @@ def _unknown_verb(name: str, words: Sequence[str], command: Any) -> tuple[str, s
         return message, f"a verb comes first: {command_line('rl', name, *rest)}"
     if (path / "run.json").is_file():
         return message, f"a verb comes first: {command_line('report', name)}"
-    near = find_name(name, commands) or nearest(name, commands)
-    if near:
-        return message, f"did you mean {near!r}?"
+    same = find_name(name, commands)
+    if same:
+        return message, f"did you mean {same!r}?"
+    return message, _as_algorithm(name) or _nearest_verb(name, commands)
+
+
+def _nearest_verb(name: str, commands: Sequence[str]) -> str:
+    near = nearest(name, commands)
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
+
+
+def _as_algorithm(name: str) -> str | None:
+    """A hint for the name of an algorithm in place of a verb."""
     from reinlm.algorithms import ALGORITHMS
+    from reinlm.classical.registry import CLASSES, catalogue
 
     algorithm = find_name(name, ALGORITHMS)
     if algorithm is not None:
-        return message, f"an algorithm is an option: {command_line('rl', '--algorithm', algorithm)}"
-    from reinlm.classical.registry import CLASSES, catalogue
-
+        return f"an algorithm is an option: {command_line('rl', '--algorithm', algorithm)}"
     catalogue()
     classical = find_name(name, CLASSES)
     if classical is not None:
-        return message, f"it is a classical algorithm: {command_line('classical', classical, '--env', 'CartPole-v1')}"
-    return message, f"known: {', '.join(commands)}"
+        return f"it is a classical algorithm: {command_line('classical', classical, '--env', 'CartPole-v1')}"
+    return None
 
 
 def complain(message: str, hint: str | None, label: str = "error: ") -> None:

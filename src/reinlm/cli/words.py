@@ -137,9 +137,10 @@ def _check_recipe(word: str) -> None:
     if path.is_file():
         return
     there = path.parent if path.parent.is_dir() else Path()
-    near = nearest(path.name, (file.name for file in there.glob("*.y*ml")))
+    files = {file.stem: file for file in there.glob("*.y*ml")}
+    near = nearest(path.stem, files)
     if near:
-        raise InputError(f"no such recipe: {word}", hint=f"did you mean {str(there / near)!r}?")
+        raise InputError(f"no such recipe: {word}", hint=f"did you mean {str(files[near])!r}?")
     known = Path("recipes") / path.name
     hint = (
         f"did you mean {str(known)!r}?"
