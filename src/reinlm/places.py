@@ -70,7 +70,8 @@ def looks_like_path(text: str) -> bool:
 
 
 def _valid(name: str) -> bool:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(name)

@@ -18,7 +18,7 @@ def command_line(*words: str | os.PathLike[str]) -> str:
         >>> command_line("rl", "--resume", "--output", "runs/my run")  # doctest: +SKIP
         ".venv/bin/reinlm rl --resume --output 'runs/my run'"
     """
-    return shlex.join([*program(), *map(os.fspath, words)])
+    return shlex.join([*program(), *(os.fspath(word) for word in words)])
 
 
 def program() -> list[str]:
