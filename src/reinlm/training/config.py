@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from reinlm.algorithms import ALGORITHMS
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.data.config import Chat
 from reinlm.errors import find_name
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
@@ -327,8 +328,8 @@ class GenerateConfig(ModelVerbConfig):
 
     prompts: list[Any] = Field(min_length=1)
     """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""
-    chat: Literal["auto", "always", "never"] = "auto"
-    """"auto": a text becomes a user message where the tokenizer has a chat template."""
+    chat: Chat = "auto"
+    """As `DataConfig.chat`."""
     system_prompt: str | None = None
     """Put before chats; for models with a chat template."""
     samples: int = Field(1, ge=1)
