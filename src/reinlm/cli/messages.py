@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import typer
 from reinlm.absent import absent_verb
 from reinlm.cli.words import missing_value
 from reinlm.errors import find_name, nearest
+from reinlm.keys import flag_hint
 from reinlm.program import command_line
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -106,21 +108,14 @@ def _unknown_option(option: str, value: str | None, verb: str | None, command: A
 
 def _key_instead(name: str, value: str | None, verb: str) -> str | None:
     """A hint with the key of the same meaning, to be typed as KEY=VALUE; None where there is none."""
-    from reinlm.aliases import alias_hint
-    from reinlm.keys import keys_of, locate
-
+    found = flag_hint(f"--{name}", verb)
+    if found is None:
+        return None
     shown = "VALUE" if value is None else shlex.quote(value)
-    known = {key.key for key in keys_of(verb)}
-    if name in known or "." in name:
-        return f"a key is written without dashes: {name}={shown}"
-    found = alias_hint([name], classical=verb == "classical")
-    ours = found.partition(" is ")[2].partition(";")[0].strip() if found else ""
-    if found and ours in known:
-        return f"write {ours}={shown}: {found}"
-    places = locate(name, verb)
-    if places and not ours.startswith("--"):
-        return f"write {' or '.join(f'{place}={shown}' for place in places[:3])}"
-    return found
+    key = re.search(r"\bis ([a-z]\w*(?:\.\w+)*)", found)
+    if key is None:
+        return found.replace("VALUE", shown)
+    return f"write {key[1]}={shown}: {found.partition(' (write')[0]}"
 
 
 def _unknown_verb(name: str, words: Sequence[str], command: Any) -> tuple[str, str]:
