@@ -56,7 +56,11 @@ MISTAKES = [
     ("rl --num-generations 8", "unknown option '--num-generations'", "rollout.group_size=8"),
     ("sft --num_train_epochs=2", "unknown option '--num_train_epochs'", "training.epochs=2"),
     ("classical ppo --total_timesteps=500", "unknown option '--total_timesteps'", "--steps"),
-    ("rl --rollout.group_size=4", "unknown option '--rollout.group_size'", "write rollout.group_size=4, without dashes"),
+    (
+        "rl --rollout.group_size=4",
+        "unknown option '--rollout.group_size'",
+        "write rollout.group_size=4, without dashes",
+    ),
     ("rl --config small.yaml", "unknown option '--config'", "rl small.yaml"),
     ("rl -model model", "'-model' has one dash", "write --model"),
     ("rl –model model", "the dash in '–model' is no hyphen", "write --model"),

@@ -36,7 +36,8 @@ from reinlm.cli.options import (
 from reinlm.cli.tables import print_evaluation, print_result
 from reinlm.cli.words import recipe_and_overrides
 from reinlm.errors import InputError
-from reinlm.places import missing_data, missing_model
+from reinlm.hub import missing_data, missing_model
+from reinlm.places import model_folder
 from reinlm.program import command_line
 
 
@@ -120,6 +121,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -130,7 +132,7 @@ def evaluate(
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
     tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}))
     _one_thread()
-    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         complain(note, None, "note: ")
     if as_json:
@@ -153,6 +155,7 @@ def generate(
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Sample from a model.
@@ -165,7 +168,7 @@ def generate(
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
     tree = _tree("generate", arguments, flags)
     _one_thread()
-    for answers in reinlm.generate(recipe=tree):
+    for answers in reinlm.generate(recipe=tree, quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
                 row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
@@ -341,7 +344,7 @@ def _refuse_missing(tree: Mapping[str, Any]) -> None:
     run = tree.get("run")
     if isinstance(run, Mapping) and run.get("output") and (Path(str(run["output"])) / "config.yaml").is_file():
         return  # what is resumed has paths relative to the directory that it was started in
-    for section, find in (("model", missing_model), ("data", missing_data)):
+    for section, find in (("model", lambda text: missing_model(model_folder(text))), ("data", missing_data)):
         value = tree.get(section)
         path = value.get("path") if isinstance(value, Mapping) else value
         for place in [path] if isinstance(path, str) else path if isinstance(path, list) else ():
