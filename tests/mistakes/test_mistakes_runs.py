@@ -14,7 +14,7 @@ from reinlm.cli import main
 from reinlm.insight.report import write_report
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog
-from tiny_runs import EXAMPLES, saved
+from tiny_runs import EXAMPLES, saved, tiny
 
 RECIPE = """
 model: model
@@ -216,7 +216,7 @@ def test_python_says_the_same(place: Path) -> None:
     with pytest.raises(reinlm.InputError, match=r"seeds is 1\.5, and must be a whole number from 1 on"):
         reinlm.rl(recipe="grpo.yaml", seeds=1.5, output="cmp")  # type: ignore[call-overload]
     with pytest.raises(reinlm.InputError, match="seeds needs a model that each run loads for itself"):
-        reinlm.rl(object(), "d.jsonl", reward="exact_match", seeds=2, output="cmp")
+        reinlm.rl(tiny(), "d.jsonl", reward="exact_match", seeds=2, output="cmp")
     with pytest.raises(reinlm.InputError, match="callbacks cannot be given with seeds"):
         reinlm.rl(recipe="grpo.yaml", callbacks=[reinlm.Callback()], seeds=2, output="cmp")
     with pytest.raises(reinlm.InputError, match="did you mean 'reward'"):

@@ -59,6 +59,10 @@ def compare(
     changes = [word for word in words if "=" in word and not Path(word).exists()]
     given = [word for word in words if word not in changes]
     recipes = any(Path(word).suffix in (".yaml", ".yml") for word in given)
+    if recipes:
+        from reinlm.cli.commands import _one_thread
+
+        _one_thread()
     result = reinlm.compare(
         *given,
         seeds=seeds,
