@@ -14,7 +14,12 @@ from reinlm.cli.words import recipe_and_overrides
 from reinlm.program import command_line
 from reinlm.quickstart import next_commands
 
-THREADS = "import torch\n\n\ndef threads(completions, **columns):\n    return [float(torch.get_num_threads())] * len(completions)\n"
+THREADS = """import torch
+
+
+def threads(completions, **columns):
+    return [float(torch.get_num_threads())] * len(completions)
+"""
 
 
 def test_the_commands_printed_after_quickstart_run_as_they_stand(place, material, reinlm):
