@@ -15,7 +15,7 @@ from pathlib import Path
 from reinlm.aliases import aliases_of
 from reinlm.errors import InputError, nearest, unknown
 
-VERBS = ("rl", "sft", "eval", "generate", "classical")
+VERBS = ("rl", "sft", "eval", "generate", "create-model", "classical")
 """The verbs that take keys."""
 REQUIRED = "required"
 """In place of a default."""
