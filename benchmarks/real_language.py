@@ -98,7 +98,7 @@ def _couplets(arguments: argparse.Namespace) -> Experiment:
     return Experiment(
         name="couplets",
         held_out={"path": "runs/couplets/held_out.jsonl"},
-        rewards=("couplets", "rhyme", "form", "metre", "real_words", "own_words", "repetition", "variety"),
+        rewards=("verse", "form", "metre", "real_words", "own_words", "repetition", "variety", "rhyme", "couplets"),
         samples=8,
         max_new_tokens=40,
         also=_rhyming_pairs,

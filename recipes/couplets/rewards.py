@@ -1,8 +1,8 @@
 """What a couplet is rewarded for: every rule can be checked by eye.
 
 A reward is a function of the answers (`completions`) and of any column of the data (`corpus`, the file of the plays), and
-gives a number between 0 and 1 for each. `couplets` is the verdict that counts; the others say how far an answer is
-from it, and some of them only close ways of being rewarded for something else.
+gives a number between 0 and 1 for each. `verse` and `couplets` are verdicts; the others say how far an answer is from
+them, and some of them only close ways of being rewarded for something else.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ _SILENT_E = re.compile(r"[aeiouy]+[^aeiouy]+e[sd]?$")
 _LAST_VOWELS = re.compile(r"[aeiouy]+[^aeiouy]*$")
 
 
-def couplets(completions: Sequence[str], corpus: Sequence[str]) -> list[float]:
-    """1 for an answer that follows all the rules, 0 for any other."""
-    rules = [form(completions), metre(completions), rhyme(completions), repetition(completions)]
+def verse(completions: Sequence[str], corpus: Sequence[str]) -> list[float]:
+    """1 for an answer that follows all the rules but the rhyme, 0 for any other."""
+    rules = [form(completions), metre(completions), repetition(completions)]
     rules += [real_words(completions, corpus), own_words(completions, corpus)]
     return [float(all(score == 1 for score in scores)) for scores in zip(*rules, strict=True)]
+
+
+def couplets(completions: Sequence[str], corpus: Sequence[str]) -> list[float]:
+    """1 for an answer that follows all the rules and rhymes, 0 for any other."""
+    both = zip(verse(completions, corpus), rhyme(completions), strict=True)
+    return [float(rules == rhyming == 1) for rules, rhyming in both]
 
 
 def form(completions: Sequence[str]) -> list[float]:
@@ -98,8 +104,7 @@ def repetition(completions: Sequence[str]) -> list[float]:
 def variety(completions: Sequence[str]) -> list[float]:
     """The share of an answer's ends of lines that no other answer to the same prompt has.
 
-    The answers to a prompt are scored in one call. Without this rule, the rhyme that was found first is all that the
-    model writes.
+    The answers to a prompt are scored in one call, so a reward can compare them.
     """
     ends = [{end_of(line) for line in lines_of(text)} for text in completions]
     used = Counter(end for words in ends for end in words)

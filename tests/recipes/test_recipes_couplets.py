@@ -48,6 +48,8 @@ def test_two_good_lines_pass_every_rule(corpus: list[str]) -> None:
     assert verdict(GOOD, corpus) == 1
     scores = [rule([GOOD]) for rule in (rewards.form, rewards.metre, rewards.rhyme, rewards.repetition)]
     assert scores == [[1.0]] * 4
+    assert rewards.verse([GOOD, GOOD.replace("light", "heart"), GOOD.replace("light", "lighted")], corpus) == [1, 1, 0]
+    assert verdict(GOOD.replace("light", "heart"), corpus) == 0
     assert rewards.real_words([GOOD], corpus) == rewards.own_words([GOOD], corpus) == [1.0]
 
 
@@ -200,7 +202,7 @@ def test_the_recipes_run_from_a_text_to_a_model(place: Path) -> None:
     )  # fmt: skip
     records = [json.loads(line) for line in Path("runs/couplets/rl/metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [0, 1, 2]
-    names = ("couplets", "rhyme", "form", "metre", "real_words", "own_words", "repetition", "variety")
+    names = ("verse", "form", "metre", "real_words", "own_words", "repetition", "variety")
     assert all(0 <= records[1][f"rewards/{name}/mean"] <= 1 for name in names)
 
 
