@@ -14,7 +14,8 @@ from reinlm.algorithms import resolve
 from reinlm.aliases import ALIASES, SB3, alias_hint
 from reinlm.classical.registry import catalogue, find
 from reinlm.cli import app
-from reinlm.composition.choices import FIELDS, LISTS
+from reinlm.composition.changes import LISTS
+from reinlm.composition.choices import FIELDS
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.objectives import CHOICES, KL

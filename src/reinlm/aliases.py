@@ -65,7 +65,9 @@ TRL: Mapping[str, Alias] = {
     "cliprange_value": Alias("algorithm.critic.clip"),
     "vf_coef": Alias("algorithm.critic.coefficient", classical="value_coefficient"),
     "lam": Alias("algorithm.advantage.gae.gae_lambda"),
-    "loss_type": Alias("algorithm.weights", "sequence_mean is grpo's, token_mean dapo's, constant_budget dr_grpo's"),
+    "loss_type": Alias(
+        "algorithm.aggregation", "sequence_mean is grpo's, token_mean dapo's, constant_budget dr_grpo's"
+    ),
     "scale_rewards": Alias("algorithm.advantage", "group_standardize divides by the deviation, group_center does not"),
     "importance_sampling_level": Alias("algorithm.ratio", "token or sequence"),
     "mask_truncated_completions": Alias("algorithm.overlong", "filter_after_baseline"),
@@ -142,7 +144,7 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.actor.clip_ratio_high": Alias("algorithm.gate.clip.high"),
     "actor_rollout_ref.actor.clip_ratio_c": Alias("algorithm.gate.clip.dual"),
     "actor_rollout_ref.actor.loss_agg_mode": Alias(
-        "algorithm.weights",
+        "algorithm.aggregation",
         "token-mean is token_mean, seq-mean-token-mean sequence_mean, seq-mean-token-sum sequence_sum",
     ),
     "actor_rollout_ref.actor.entropy_coeff": Alias("algorithm.entropy.coefficient"),

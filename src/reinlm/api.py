@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from reinlm.algorithms import Algorithm, algorithm_spec, resolve
-from reinlm.config import Config, build, merge
+from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
+from reinlm.config import Config, build
 from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
-from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
+from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
+from reinlm.sources import leaves
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Generated, run_evaluation, run_generation
@@ -114,7 +115,7 @@ class SFTTrainer(SFTSession):
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = _arguments(model, data, keywords)
         with _settings(self.kind, sections, options) as tree:
-            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
+            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, sources=tree.sources, **_session(options))
 
 
 class RLTrainer(RLSession):
@@ -140,10 +141,18 @@ class RLTrainer(RLSession):
         given = sections.get("algorithm")
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
-            sections["algorithm"] = algorithm_spec(composed)
+            del sections["algorithm"]
         with _settings(self.kind, sections, options) as tree:
+            if composed is not None:
+                tree = _composed_over(tree, composed)
             config = _config(RLConfig, tree, loaded)
-            super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
+            super().__init__(
+                config,
+                algorithm=composed or resolve(config.algorithm),
+                model=loaded,
+                sources=tree.sources,
+                **_session(options),
+            )
 
 
 def sft(model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> RunResult:
@@ -205,6 +214,18 @@ def generate(
     return run_generation(_config(GenerateConfig, over(read(recipe), sections), loaded), model=loaded)
 
 
+def _composed_over(tree: Settings, composed: Algorithm) -> Settings:
+    """Settings with a composed algorithm in place of the one that they name."""
+    spec = algorithm_spec(composed)
+    named = ALGORITHMS.get(spec["base"])
+    its_own = dict(leaves({"algorithm": algorithm_spec(named())})) if named else {}
+    sources = {path: source for path, source in tree.sources.items() if path[0] != "algorithm"}
+    for path, value in leaves({"algorithm": spec}):
+        if path not in its_own or its_own[path] != value or path[1] == "base":
+            sources[path] = PYTHON
+    return Settings({**tree, "algorithm": spec}, sources)
+
+
 def _prompts(given: Any) -> list[Any]:
     """A list of prompts; a single text, chat or row becomes a list of one."""
     if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _has_role(given[0])):
@@ -234,7 +255,7 @@ def _objects(
     if data is not None:
         merged["data"] = data if isinstance(data, Mapping | Config) else {"path": data}
     if output is not None:
-        merged = merge(merged, {"run": {"output": str(output)}} if run else {"output": str(output)})
+        merged = over(merged, {"run": {"output": str(output)}} if run else {"output": str(output)})
     return loaded, merged
 
 
@@ -262,7 +283,7 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Settings]:
     """The settings of a run: the recipe, overridden by keywords; on resume config.yaml, overridden by both.
 
     Within the context the working directory of a resumed run is the one in which the run was started
@@ -281,15 +302,15 @@ def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]
     if not (Path(output) / "config.yaml").is_file():
         yield tree
         return
-    old = read(Path(output) / "config.yaml")
+    old = read_run(output)
     begun = (old.get("resolved") or {}).get("directory")
-    tree = over(old, tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
-        yield tree
+        yield over(old, tree)
         return
-    tree = merge(tree, {"run": {"output": str(Path(output).absolute())}})
+    source = tree.sources.get(("run", "output"), "")
+    tree = over(tree, {"run": {"output": str(Path(output).absolute())}}, source)
     with contextlib.chdir(begun):
-        yield tree
+        yield over(old, tree)
 
 
 def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:

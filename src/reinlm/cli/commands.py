@@ -259,12 +259,33 @@ def _flags(
 
 
 def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Merge recipe, flags and overrides; later ones take precedence."""
+    """Merge recipe, flags and overrides; later ones take precedence. Each value keeps what gave it."""
     from reinlm.recipe import over, override, read
 
     words = list(arguments or [])
     recipe = words.pop(0) if words and "=" not in words[0] else None
-    return override(over(read(recipe), flags), words)
+    tree = read(recipe)
+    for section, value in flags.items():
+        keys = value if isinstance(value, dict) else {"": None}
+        for key in keys:
+            given = {key: keys[key]} if key else value
+            tree = over(tree, {section: given}, _flag(section, key))
+    return override(tree, words)
+
+
+def _flag(section: str, key: str) -> str:
+    """The flag that gives a key of a section."""
+    name = f"{section}.{key}" if key else section
+    return _FLAGS.get(name, "--" + (key or section).replace("_", "-"))
+
+
+_FLAGS = {
+    "evaluation.data": "--eval-data",
+    "run.output": "--output",
+    "system_prompt": "--system",
+    "prompts": "--prompt",
+}
+"""Sections and keys whose flag has another name."""
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def print_ladder(rows: list[dict[str, str]]) -> None:
 
     table = Table(title="one update, five choices", box=box.SIMPLE_HEAD, row_styles=["", "dim"], padding=(0, 1, 0, 0))
     console = Console()
-    widths = {"advantage": 11, "ratio": 8, "gate": 8, "kl": 11, "weights": 8, "critic": 6}
+    widths = {"advantage": 11, "ratio": 8, "gate": 8, "kl": 11, "aggregation": 8, "critic": 6}
     columns = [name for name in rows[0] if name != "source" or console.width >= 100]
     for column in columns:
         table.add_column(column, no_wrap=column in ("name", "source"), min_width=widths.get(column))

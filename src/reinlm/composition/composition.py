@@ -60,7 +60,7 @@ class Composition:
     advantage: Advantage
     ratio: Ratio
     gate: Gate
-    weights: Aggregation
+    aggregation: Aggregation
     kl: KL | tuple[KL, ...] | None = None
     """KL regularisation towards reference, old policy or teacher; a tuple for several anchors."""
     corrections: tuple[Correction, ...] = ()
