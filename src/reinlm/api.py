@@ -21,6 +21,7 @@ from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.sources import leaves
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Generated, run_evaluation, run_generation
 
@@ -224,6 +225,26 @@ def _composed_over(tree: Settings, composed: Algorithm) -> Settings:
         if path not in its_own or its_own[path] != value or path[1] == "base":
             sources[path] = PYTHON
     return Settings({**tree, "algorithm": spec}, sources)
+
+
+def create_model(
+    data: Any = None,
+    *,
+    output: str | Path | None = None,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    **sections: Any,
+) -> CreatedModel:
+    """A small model with random weights and a tokenizer trained on the data, written to `output`.
+
+    Args:
+        data, recipe: as in `reinlm.sft`; the rows are those that sft will imitate.
+        output: the model's folder.
+        overwrite: replace the model that `output` holds.
+        sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
+    """
+    _, sections = _objects(None, data, output, sections, run=False)
+    return run_create(_config(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)
 
 
 def _prompts(given: Any) -> list[Any]:
