@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
 from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.sources import leaves
-from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig, VerbConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.in_force import explanation, settings_tree
+from reinlm.training.rl_checks import check_settings
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Generated, run_evaluation, run_generation
 
@@ -215,6 +217,38 @@ def generate(
     return run_generation(_config(GenerateConfig, over(read(recipe), sections), loaded), model=loaded)
 
 
+def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> str:
+    """Every key that would be in force, with its value and what gave it, as YAML with comments; runs and loads nothing.
+
+    What it returns is a recipe that says the same. A value without another source is a default.
+
+    Args:
+        verb: "sft", "rl", "eval" or "generate".
+        model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
+
+    Raises:
+        InputError: an unknown verb, and settings that the verb would refuse before it reads a file.
+
+    Example:
+        print(reinlm.explain("rl", "PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo"))
+    """
+    if verb not in _KINDS:
+        raise unknown("verb", verb, _KINDS)
+    kind = _KINDS[verb]
+    loaded, sections, options = _arguments(model, data, keywords, run=issubclass(kind, VerbConfig))
+    given = sections.get("algorithm")
+    composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    with _settings(verb, sections, options) as tree:
+        tree = tree if composed is None else _composed_over(tree, composed)
+        config = _config(kind, tree, loaded)
+        if isinstance(config, RLConfig):
+            check_settings(config, composed or resolve(config.algorithm))
+        return explanation(settings_tree(config, composed), tree.sources)
+
+
+_KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+
+
 def _composed_over(tree: Settings, composed: Algorithm) -> Settings:
     """Settings with a composed algorithm in place of the one that they name."""
     spec = algorithm_spec(composed)
@@ -283,11 +317,13 @@ def _objects(
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
 
 
-def _arguments(model: Any, data: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def _arguments(
+    model: Any, data: Any, keywords: Mapping[str, Any], run: bool = True
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
     given = {name: value for name, value in keywords.items() if name not in _OPTIONS and value is not None}
-    loaded, sections = _objects(model, data, given.pop("output", None), given)
+    loaded, sections = _objects(model, data, given.pop("output", None), given, run=run)
     return loaded, sections, options
 
 

@@ -221,7 +221,9 @@ def _is_one_reward(value: Mapping[str, Any]) -> bool:
     """Whether a mapping is one reward, `{name: …}` or `{regex: {…}}`, and not the section of rewards."""
     if "functions" in value:
         return False
-    return "name" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))
+    return (
+        "name" in value or "function" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- placeholders

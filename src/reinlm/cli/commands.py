@@ -20,6 +20,7 @@ from reinlm.cli.options import (
     Debug,
     Environment,
     EvalData,
+    Explain,
     MaxNewTokens,
     Model,
     Output,
@@ -61,6 +62,7 @@ def sft(
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Supervised fine-tuning: imitate completions.
@@ -69,6 +71,9 @@ def sft(
     """
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree(arguments, flags)
+    if explain:
+        typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
+        return
     print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -87,6 +92,7 @@ def rl(
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Reinforcement learning: improve a model against a reward.
@@ -96,6 +102,9 @@ def rl(
     """
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree(arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    if explain:
+        typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
+        return
     print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -113,6 +122,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -122,6 +132,9 @@ def evaluate(
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
     tree = _tree(arguments, flags | _given({"output": output and str(output)}))
+    if explain:
+        typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
+        return
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
     for note in result.notes:
         complain(note, None, "note: ")
@@ -145,6 +158,7 @@ def generate(
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = None,
     as_json: AsJson = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Sample from a model.
@@ -155,7 +169,11 @@ def generate(
     flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    for answers in reinlm.generate(recipe=_tree(arguments, flags)):
+    tree = _tree(arguments, flags)
+    if explain:
+        typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
+        return
+    for answers in reinlm.generate(recipe=tree):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
                 row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}

@@ -214,7 +214,7 @@ def _settle(reward: Reward, call: Call, outcome: list[Entry] | Failure) -> list[
         settled = [_events(reward, *pair) for pair in zip(outcome, call.samples, strict=True)]
     failure = next((events for events in settled if isinstance(events, Failure)), None)
     if failure is not None and call.stop:
-        skip = "set on_reward_error=skip to leave such answers out and count them"
+        skip = "set reward.on_reward_error=skip to leave such answers out and count them"
         hint = f"{failure.hint}; or {skip}" if failure.hint else f"correct the function, or {skip}"
         raise RunError(f"reward {reward.name!r} {failure.text}", hint=hint)
     return settled
