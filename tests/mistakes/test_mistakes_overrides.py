@@ -95,7 +95,7 @@ def test_a_mistake_in_python_is_one_line_that_says_what_to_write(
         (["--algorithm", "dapo", "algorithm.gate.clip.hi=0.3"], "unknown value of clip 'hi'", "did you mean 'high'?"),
         (["algorithm.gate=[0.1,0.2]"], "gate: cannot read [0.1, 0.2]", "names: none, clip"),
         (["--reward", "regex"], "reward 'regex'", "write reward={regex: {pattern: '####'}}"),
-        (["reward.on_error=skip"], "unknown key 'reward.on_error'", "reward.on_reward_error"),
+        (["reward.on_error=skip"], "unknown key 'reward.on_error'", "on_reward_error"),
         (["rollout.group_size"], "cannot read 'rollout.group_size'", "rollout.group_size=16"),
         (["=3"], "cannot read '=3'", "key=value"),
         (["data={path: [}"], "override data:1: not valid YAML", ""),
