@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reinlm.algorithms import merge_specs, spell_changes
 from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, read_recipe, redact
 from reinlm.errors import InputError
 from reinlm.parts import load_imports
@@ -104,6 +103,8 @@ def _given(tree: Mapping[str, Any]) -> Iterator[Key]:
     if isinstance(algorithm, str):
         spelled["algorithm"] = {"base": algorithm}
     elif isinstance(algorithm, Mapping):
+        from reinlm.algorithms import spell_changes  # it imports torch, which a wrong path is refused without
+
         spelled["algorithm"] = spell_changes(algorithm)
     for path, _ in leaves(spelled):
         yield path
@@ -116,6 +117,8 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
         if old is None:
             merged[key] = value
         elif path == ("algorithm",):
+            from reinlm.algorithms import merge_specs
+
             merged[key] = merge_specs(old, value, DEFAULT_ALGORITHM)
         elif path in NAMED:
             merged[key] = _named(old, value)

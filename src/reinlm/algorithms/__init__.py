@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
+from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, algorithm_name, ladder
 from reinlm.composition import (
     Algorithm,
     AlgorithmState,
@@ -23,7 +23,7 @@ from reinlm.composition import (
     spell_changes,
 )
 from reinlm.composition import algorithm_spec as spec_of
-from reinlm.errors import InputError, unknown
+from reinlm.errors import InputError
 from reinlm.renamed import renamed
 
 
@@ -35,15 +35,15 @@ def algorithm(name: str, /, **changes: Any) -> Algorithm:
     `name="mine"` to rename it. A given value changes that value and nothing beside it: `gate={"clip": {"high": 0.3}}` keeps
     the clip's `low`, and another kind than the one that is there comes with its own defaults (`reinlm.composition.changes`).
 
+    Case, hyphens and underscores in the name make no difference.
+
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
     Example:
         >>> algorithm("grpo", kl=None, gate={"clip": [0.2, 0.28]}).gate
         Clip(low=0.2, high=0.28, dual=None)
     """
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return compose(ALGORITHMS[name](), changes)
+    return compose(ALGORITHMS[algorithm_name(name)](), changes)
 
 
 def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
@@ -88,10 +88,11 @@ def merge_specs(old: Any, new: Any, default: str) -> Any:
     before, after = ({"base": spec} if isinstance(spec, str) else dict(spec) for spec in (old, new))
     base = before.pop("base", default)
     named = after.pop("base", base)
-    if named != base or not isinstance(base, str):
+    if not (isinstance(base, str) and isinstance(named, str)):
         return new
-    if base not in ALGORITHMS:
-        raise unknown("algorithm", base, ALGORITHMS)
+    base = algorithm_name(base)
+    if algorithm_name(named) != base:
+        return new
     changes = merge_changes(ALGORITHMS[base](), before, after)
     if not changes:
         return base
@@ -116,6 +117,7 @@ __all__ = [
     "SoftOverlong",
     "Updates",
     "algorithm",
+    "algorithm_name",
     "algorithm_spec",
     "ladder",
     "merge_specs",
