@@ -96,7 +96,7 @@ def test_a_mistake_in_python_is_one_line_that_says_what_to_write(
         (["algorithm.gate=[0.1,0.2]"], "gate: cannot read [0.1, 0.2]", "names: none, clip"),
         (["--reward", "regex"], "reward 'regex'", "write reward={regex: {pattern: '####'}}"),
         (["reward.on_error=skip"], "unknown key 'reward.on_error'", "on_reward_error"),
-        (["rollout.group_size"], "cannot read 'rollout.group_size'", "rollout.group_size=16"),
+        (["rollout.group_size"], "'rollout.group_size' has no value", "rollout.group_size="),
         (["=3"], "cannot read '=3'", "key=value"),
         (["data={path: [}"], "override data:1: not valid YAML", ""),
         (["algorithm=5"], "algorithm", ""),
@@ -112,7 +112,7 @@ def test_a_mistake_on_the_command_line_is_one_line(
         else ["-m", "no/such", "-d", "x"]
     )
     with pytest.raises(SystemExit) as ended:
-        main(["rl", "seed=0", *given, *words] if words[0] != "=3" else ["rl", "seed=0", "=3"])
+        main(["rl", "seed=0", "--explain", *given, *words] if words[0] != "=3" else ["rl", "seed=0", "=3"])
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error: ", "hint: "))]
     assert ended.value.code == 2
     assert message in told[0]
