@@ -30,6 +30,7 @@ _WHERE = {
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "generate": "reinlm.api",
+    "explain": "reinlm.api",
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reinlm.config import differences, merge, read_recipe
+from reinlm.config import differences, merge, read_recipe, redact
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
@@ -22,7 +22,8 @@ from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
+from reinlm.training.config import TrainingConfig, VerbConfig, dump_defaults
+from reinlm.training.in_force import spelled_out
 
 MAY_CHANGE = (
     *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),
@@ -47,13 +48,13 @@ def may_change(config: VerbConfig, *, resume: bool) -> tuple[str, ...]:
     return (*MAY_CHANGE, *(f"evaluation.{name}" for name in _OF_EVALUATION))
 
 
-def resumed_with(path: Path, config: VerbConfig, total: int) -> list[str]:
+def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total: int) -> list[str]:
     """What differs from the run that is resumed, one line each: its length with what that means for schedules, the rest as
-    `evaluation.every: 0 -> 10`."""
+    `evaluation.every: 0 -> 10`. `tree` is what its config.yaml would hold."""
     newest, _ = newest_checkpoint(path / CHECKPOINTS)
     done = load_step(newest) if newest is not None else 0
     old = read_recipe(path / "config.yaml")
-    changed = differences(merge(dump_defaults(type(config)), old), dump(config))
+    changed = differences(spelled_out(merge(dump_defaults(type(config)), old)), redact(tree))
     own = ("run", "resolved", "imports", "training.steps", "training.epochs")
     lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
     said = [f"resumed after step {done} with {line}" for line in lines]
@@ -104,19 +105,20 @@ def output_folder(config: VerbConfig, kind: str) -> Path:
     return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool) -> Path:
-    """Refuse a run folder that cannot be used before anything slow happens."""
+def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
+    """Refuse a run folder that cannot be used before anything slow happens. `tree` is what its config.yaml would hold."""
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
     path = output_folder(config, kind)
     RunFolder.check(
         path,
         kind=kind,
-        config=dump(config),
+        config=tree,
         resume=resume,
         overwrite=overwrite,
         may_change=may_change(config, resume=resume),
         defaults=dump_defaults(type(config)),
+        spelled_out=spelled_out,
     )
     return path
 
