@@ -33,11 +33,16 @@ from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
-from reinlm.training.config import OF_A_RUN, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 
 CONFIGS: Mapping[str, type[Config]] = {"rl": RLConfig, "sft": SFTConfig, "eval": EvalConfig, "generate": GenerateConfig}
 """The configuration of each verb of language models."""
-NOT_SET = {"": ("resolved",), "eval": tuple(f"evaluation.{name}" for name in OF_A_RUN)}
+_UNTRAINED = tuple(f"model.{name}" for name in OF_TRAINING)
+NOT_SET = {
+    "": ("resolved",),
+    "eval": (*(f"evaluation.{name}" for name in OF_A_RUN), *_UNTRAINED),
+    "generate": _UNTRAINED,
+}
 """By verb, and for all: keys that runs write, or that belong to other verbs. They cannot be set."""
 
 
