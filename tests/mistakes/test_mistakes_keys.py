@@ -10,7 +10,7 @@ import pytest
 
 import reinlm
 from reinlm.cli import main
-from reinlm.config import apply_overrides, merge
+from reinlm.config import apply_overrides
 from reinlm.errors import InputError
 from reinlm.models import character_tokenizer, save_policy, tiny_model
 from reinlm.models.loading import load_policy
@@ -134,6 +134,7 @@ def test_a_configuration_object_of_another_library_is_answered() -> None:
     class GRPOConfig:
         num_generations = 8
 
+    train: Any = reinlm.rl
     for name in ("args", "config"):
         with pytest.raises(InputError, match="options are sections here"):
-            reinlm.rl(recipe=merge(SETTINGS[RL], {}), **{name: GRPOConfig()})  # type: ignore[misc]
+            train(recipe=SETTINGS[RL], **{name: GRPOConfig()})
