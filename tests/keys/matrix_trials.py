@@ -220,7 +220,18 @@ HIDDEN_HERE: dict[str, str] = {}
 """By key: why its effect cannot be seen here; it is run up to the refusal."""
 
 OPEN: dict[str, tuple[str, ...]] = {
+    "eval": (
+        "reward.functions.length.max",
+        "reward.functions.length.margin",
+        "reward.retries",
+        "reward.retry_delay",
+        "reward.concurrency",
+        "rollout.order",
+    ),
     "rl": (
+        "reward.retries",
+        "reward.retry_delay",
+        "reward.concurrency",
         "model.dtype",
         "model.lora",
         "data.system_prompt",
@@ -333,6 +344,9 @@ OPEN: dict[str, tuple[str, ...]] = {
         "text.batch_size",
     ),
     "sft": (
+        "reward.retries",
+        "reward.retry_delay",
+        "reward.concurrency",
         "model.dtype",
         "model.lora",
         "data.on_bad_row",

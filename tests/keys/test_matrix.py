@@ -100,4 +100,4 @@ def test_every_key_has_an_effect_or_is_refused(verb: str, tmp_path: Path, monkey
         for key in keys_of(verb)
         if key.key not in OPEN.get(verb, ()) and (problem := row(verb, key, matrix.trial(verb, key)))
     ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
