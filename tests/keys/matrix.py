@@ -182,7 +182,7 @@ def _value(verb: str, key: Key) -> Any:
         for word in key.type.split(" | ")
         if word not in (str(default), "null") and " " not in word and "{" not in word
     ]
-    return words[-1]
+    return words[-1] if words else "other"
 
 
 def row(verb: str, key: Key, found: str) -> str | None:

@@ -76,10 +76,12 @@ KEYS: list[tuple[str, str, str]] = [
     (GENERATE, "model.trust_remote_code=true", "has no effect"),
 ]
 """Verb, KEY=VALUE, and a part of the answer."""
+SHORT_IN_PYTHON = ("steps=3", "samples=4", "max_new_tokens=5", "temperature=0")
+"""Taken from Python, where they are keywords of the verb."""
 FLAGS = [
-    (RL, "--num-generations", "rollout.group_size (write KEY=VALUE"),
-    (RL, "--learning-rate", "optimizer.learning_rate (write KEY=VALUE"),
-    (RL, "--rollout.group_size", "write rollout.group_size=VALUE"),
+    (RL, "--num-generations", "write rollout.group_size=1: TRL's num_generations is rollout.group_size"),
+    (RL, "--learning-rate", "write optimizer.learning_rate=1"),
+    (RL, "--rollout.group_size", "write rollout.group_size=1"),
     (SFT, "--per-device-train-batch-size", "training.micro_batch_tokens"),
     (EVAL, "--top-p", "evaluation.top_p"),
 ]
@@ -117,6 +119,8 @@ def test_a_mistaken_key_is_answered_on_the_command_line_and_in_python(
 ) -> None:
     Path("r.yaml").write_text(json.dumps(SETTINGS[verb]))
     assert answer in answered(capsys, verb, "r.yaml", word)
+    if word in SHORT_IN_PYTHON:
+        return
     call: Any = {RL: reinlm.rl, SFT: reinlm.sft, EVAL: reinlm.evaluate, GENERATE: reinlm.generate}[verb]
     with pytest.raises(InputError) as error:
         call(recipe=SETTINGS[verb], **apply_overrides({}, [word]))
