@@ -22,7 +22,8 @@ from reinlm.algorithms import ALGORITHMS
 from reinlm.aliases import ALIASES
 from reinlm.classical.registry import catalogue, find
 from reinlm.composition.algorithm import Algorithm
-from reinlm.composition.choices import FIELDS, LISTS, OPTIONAL
+from reinlm.composition.changes import LISTS, OPTIONAL
+from reinlm.composition.choices import FIELDS
 from reinlm.composition.composition import OVERLONG
 from reinlm.composition.document import yaml_text
 from reinlm.config import Config

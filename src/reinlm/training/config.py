@@ -380,7 +380,7 @@ def as_section(key: str, value: Any) -> Any:
     return value if isinstance(value, Config) or not is_rows(value) else {key: value}
 
 
-def dump(config: VerbConfig) -> dict[str, Any]:
+def dump(config: Config) -> dict[str, Any]:
     """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
     tree: dict[str, Any] = _dumped({name: getattr(config, name) for name in type(config).model_fields})
     return tree
