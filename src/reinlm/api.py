@@ -11,20 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from reinlm.algorithms import Algorithm, algorithm_spec, resolve
+from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
 from reinlm.data.frames import is_rows, rows_of
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
 from reinlm.insight.tracker import ReportTracker
 from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.parts import load_imports
-from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
+from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress, hushed
+from reinlm.sources import leaves
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.in_force import explanation, settings_tree
+from reinlm.training.rl_checks import check_settings
 from reinlm.training.sessions import RLSession, Session, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
 
@@ -127,7 +130,7 @@ class SFTTrainer(SFTSession):
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = _arguments(self.kind, model, data, keywords)
         with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
-            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
+            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, sources=tree.sources, **_session(options))
 
 
 class RLTrainer(RLSession):
@@ -156,10 +159,18 @@ class RLTrainer(RLSession):
             )
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
-            sections["algorithm"] = algorithm_spec(composed)
+            del sections["algorithm"]
         with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+            if composed is not None:
+                tree = _composed_over(tree, composed)
             config = _config(RLConfig, tree, loaded)
-            super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
+            super().__init__(
+                config,
+                algorithm=composed or resolve(config.algorithm),
+                model=loaded,
+                sources=tree.sources,
+                **_session(options),
+            )
 
 
 def sft(model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> RunResult:
@@ -231,6 +242,51 @@ def generate(
     with hushed(quiet=quiet):
         config = _config(GenerateConfig, over(read(recipe), sections), loaded)
         return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
+
+
+def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> str:
+    """Every key that would be in force, with its value and what gave it, as YAML with comments; runs and loads nothing.
+
+    What it returns is a recipe that says the same. A value without another source is a default.
+
+    Args:
+        verb: "sft", "rl", "eval" or "generate".
+        model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
+
+    Raises:
+        InputError: an unknown verb, and settings that the verb would refuse before it reads a file.
+
+    Example:
+        print(reinlm.explain("rl", "PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo"))
+    """
+    if verb not in _KINDS:
+        raise unknown("verb", verb, _KINDS)
+    kind = _KINDS[verb]
+    loaded, sections, options = _arguments(verb, model, data, keywords)
+    given = sections.get("algorithm")
+    composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    with _settings(verb, sections, options) as tree:
+        tree = tree if composed is None else _composed_over(tree, composed)
+        config = _config(kind, tree, loaded)
+        if isinstance(config, RLConfig):
+            check_settings(config, composed or resolve(config.algorithm))
+        return explanation(settings_tree(config, composed), tree.sources)
+
+
+_TRAINING = ("sft", "rl")
+_KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+
+
+def _composed_over(tree: Settings, composed: Algorithm) -> Settings:
+    """Settings with a composed algorithm in place of the one that they name."""
+    spec = algorithm_spec(composed)
+    named = ALGORITHMS.get(spec["base"])
+    its_own = dict(leaves({"algorithm": algorithm_spec(named())})) if named else {}
+    sources = {path: source for path, source in tree.sources.items() if path[0] != "algorithm"}
+    for path, value in leaves({"algorithm": spec}):
+        if path not in its_own or its_own[path] != value or path[1] == "base":
+            sources[path] = PYTHON
+    return Settings({**tree, "algorithm": spec}, sources)
 
 
 def create_model(
@@ -308,7 +364,7 @@ def _objects(
     if data is not None:
         merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
     if output is not None:
-        merged = merge(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
+        merged = over(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
     return loaded, merged
 
 
@@ -366,7 +422,7 @@ def _arguments(
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
     given = _spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
-    loaded, sections = _objects(model, data, given.pop("output", None), given, trains=True)
+    loaded, sections = _objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options
 
 
@@ -383,7 +439,7 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Settings]:
     """The settings of a run: the recipe, overridden by keywords; on resume config.yaml, overridden by both.
 
     Within the context the working directory of a resumed run is the one in which the run was started
@@ -402,15 +458,15 @@ def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]
     if not (Path(output) / "config.yaml").is_file():
         yield tree
         return
-    old = read(Path(output) / "config.yaml")
+    old = read_run(output)
     begun = (old.get("resolved") or {}).get("directory")
-    tree = over(old, tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
-        yield tree
+        yield over(old, tree)
         return
-    tree = merge(tree, {"run": {"output": str(Path(output).absolute())}})
+    source = tree.sources.get(("run", "output"), "")
+    tree = over(tree, {"run": {"output": str(Path(output).absolute())}}, source)
     with contextlib.chdir(begun):
-        yield tree
+        yield over(old, tree)
 
 
 def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:

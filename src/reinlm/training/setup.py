@@ -22,7 +22,8 @@ from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
+from reinlm.training.config import TrainingConfig, VerbConfig, dump_defaults
+from reinlm.training.in_force import spelled_out
 
 MAY_CHANGE = (
     *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
@@ -62,19 +63,20 @@ def output_folder(config: VerbConfig, kind: str) -> Path:
     return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool) -> Path:
-    """Refuse a run folder that cannot be used before anything slow happens."""
+def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
+    """Refuse a run folder that cannot be used before anything slow happens. `tree` is what its config.yaml would hold."""
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
     path = output_folder(config, kind)
     RunFolder.check(
         path,
         kind=kind,
-        config=dump(config),
+        config=tree,
         resume=resume,
         overwrite=overwrite,
         may_change=MAY_CHANGE,
         defaults=dump_defaults(type(config)),
+        spelled_out=spelled_out,
     )
     return path
 
