@@ -384,8 +384,10 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="was made with an environment"):
         DQN.load(tmp_path / "own")
     assert DQN.load(tmp_path / "own", Counter()).steps == 20
-    with pytest.raises(InputError, match="in the middle of its training"):
-        classical.evaluate(own)
+    assert classical.evaluate(own, episodes=2).lengths == (3, 3)  # in a copy
+    PPO("CartPole-v1", hidden=()).save(tmp_path / "pole")
+    with pytest.raises(InputError, match="does not fit Pendulum-v1: its observations or actions are others"):
+        PPO.load(tmp_path / "pole", env="Pendulum-v1")
     assert classical.evaluate(own, Counter(), 2).lengths == (3, 3)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):

@@ -109,6 +109,10 @@ class OnPolicy(NetworkAgent):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"both": self.optimizer}
 
+    def policy_parts(self) -> dict[str, Any]:
+        scale = self.scale_observations
+        return {"actor": self.actor} if scale is None else {"actor": self.actor, "observations": scale}
+
     # ------------------------------------------------------------------------------------------ budget
 
     @property
@@ -220,11 +224,13 @@ class OnPolicy(NetworkAgent):
     @torch.no_grad()
     def predict(self, observation: Any, deterministic: bool = True) -> Any:
         batch, single = self.batch(observation)
-        distribution: Distribution = self.actor(torch.from_numpy(self.see(batch.numpy())))
+        acting = self.acting()
+        if "observations" in acting:
+            batch = torch.from_numpy(acting["observations"](batch.numpy()))
+        distribution: Distribution = acting["actor"](batch)
         noise = None if deterministic else self.actor.noise((len(batch),), self.generator)
         chosen = distribution.mode() if noise is None else distribution.sample(noise)
-        actions = self._for_environment(chosen.numpy())
-        return actions[0] if single else np.asarray(actions)
+        return self.answer(chosen.numpy(), single)
 
     def _scales(self) -> dict[str, Any]:
         scales = {"observations": self.scale_observations, "rewards": self.scale_rewards}

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 
 from reinlm.classical.budget import Budget
-from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.model import IMPROPER, Model, model_of
 from reinlm.classical.tabular.table import TableAgent, TableSettings
@@ -33,10 +32,8 @@ class Planner(TableAgent):
     Settings = PlanningSettings
     units = ("sweeps",)
 
-    def __init__(
-        self, env: EnvLike, *, seed: int = 0, env_arguments: Mapping[str, Any] | None = None, **settings: Any
-    ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         model = model_of(self.env)
         if model is None:
             raise InputError(
