@@ -11,7 +11,16 @@ Nothing heavy is imported before it is used.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
+    from reinlm.algorithms import Algorithm, algorithm
+    from reinlm.api import RLTrainer, SFTTrainer, evaluate, generate, rl, sft
+    from reinlm.errors import InputError, RunError
+    from reinlm.loop import Callback, EarlyStopping
+    from reinlm.metrics import Metric, declare_metrics
+    from reinlm.models import load_policy, save_policy
+    from reinlm.rewards import StepRewards
 
 __version__ = "0.1.0"
 
@@ -35,7 +44,26 @@ _WHERE = {
     "RunError": "reinlm.errors",
 }
 
-__all__ = ["__version__", *_WHERE]
+__all__ = [
+    "Algorithm",
+    "Callback",
+    "EarlyStopping",
+    "InputError",
+    "Metric",
+    "RLTrainer",
+    "RunError",
+    "SFTTrainer",
+    "StepRewards",
+    "__version__",
+    "algorithm",
+    "declare_metrics",
+    "evaluate",
+    "generate",
+    "load_policy",
+    "rl",
+    "save_policy",
+    "sft",
+]
 
 
 def __getattr__(name: str) -> Any:

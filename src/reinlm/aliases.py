@@ -227,6 +227,16 @@ ALIASES: Mapping[str, Mapping[str, Alias]] = {"TRL": TRL, "verl": VERL, "Stable-
 """By library."""
 
 
+def aliases_of(key: str, *, classical: bool = False) -> tuple[str, ...]:
+    """The options of other libraries that lead to one of our keys.
+
+    Args:
+        classical: of `reinlm classical` instead of the verbs of language models.
+    """
+    options = ((name, one) for table in ALIASES.values() for name, one in table.items())
+    return tuple(dict.fromkeys(name for name, one in options if (one.classical if classical else one.ours) == key))
+
+
 def alias_hint(
     path: Sequence[str], value: Any = None, *, known: Collection[str] | None = None, classical: bool = False
 ) -> str | None:

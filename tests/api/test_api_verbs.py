@@ -121,7 +121,7 @@ def test_reward_functions_written_for_trl_work_from_their_file(tmp_path: Path) -
 
 
 def test_sft_then_rl_then_evaluate_then_generate(tmp_path: Path) -> None:
-    common = {"quiet": True, "run": {"tensorboard": False}, "optimizer": {"learning_rate": 1e-2}}
+    common: dict[str, Any] = {"quiet": True, "run": {"tensorboard": False}, "optimizer": {"learning_rate": 1e-2}}
     tuned = reinlm.sft(tiny(), EXAMPLES, output=tmp_path / "sft", training={"steps": 150, "batch_size": 16}, **common)
     last = tuned.folder / "checkpoints" / "last"
     greedy = {"temperature": 0, "max_new_tokens": 3}

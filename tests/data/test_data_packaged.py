@@ -116,7 +116,7 @@ def test_data_are_loaded_through_the_package(qwen):
     (task,) = load_tasks(DataConfig(path=[row], **QUIET), qwen)
     assert task.content == (USER,)
     with pytest.raises(InputError, match=r"renderer is set, but data\[0\] is plain text"):
-        load_tasks(DataConfig(path=[{"prompt": "2+3="}], renderer="renderers:qwen3"), qwen)
+        load_tasks(DataConfig(path=[{"prompt": "2+3="}], renderer="renderers:qwen3", chat="messages"), qwen)
 
 
 def test_the_package_is_told_by_name_and_version(qwen, package):

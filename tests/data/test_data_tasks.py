@@ -104,10 +104,14 @@ def test_a_prompt_template_may_name_any_column(tokenizer, chatml):
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([{"prompt": "a"}], {"system_prompt": "x"}, r"system_prompt is set, but data\[0\] is plain text"),
         (
             [{"prompt": "a"}],
-            {"chat_template_kwargs": {"a": 1}},
+            {"chat": "messages", "system_prompt": "x"},
+            r"system_prompt is set, but data\[0\] is plain text",
+        ),
+        (
+            [{"prompt": "a"}],
+            {"chat": "messages", "chat_template_kwargs": {"a": 1}},
             r"chat_template_kwargs is set, but data\[0\] is plain text",
         ),
         ([{"prompt": "a"}, {"prompt": [USER]}], {"chat": "never"}, r"data\[1\]: chat messages, but chat is 'never'"),

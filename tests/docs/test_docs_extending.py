@@ -75,7 +75,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_algorithm_has_its_choices_and_its_updates(tmp_path: Path) -> None:
     _, folder = play("An algorithm", tmp_path, rollout={"batch_size": 64})
     assert "centred" in [card.name for card in ladder()]
-    algorithm = reinlm.algorithm("centred")
+    algorithm: Any = reinlm.algorithm("centred")
     assert (algorithm.gate.high, algorithm.kl, algorithm.weights.__name__) == (0.28, None, "token_mean")
     manifest = load_state(folder / "checkpoints" / "last")["run"]
     assert manifest["algorithm"]["updates"] == algorithm.updates.minibatches == 2
@@ -83,7 +83,8 @@ def test_an_algorithm_has_its_choices_and_its_updates(tmp_path: Path) -> None:
 
 def test_a_choice_takes_its_values_from_the_recipe(tmp_path: Path) -> None:
     play("A choice", tmp_path)
-    assert reinlm.algorithm("grpo", gate={"tanh": 2.0}).gate.scale == 2.0
+    gate: Any = reinlm.algorithm("grpo", gate={"tanh": 2.0}).gate
+    assert gate.scale == 2.0
 
 
 def test_a_loss_term_asks_for_the_reference(tmp_path: Path) -> None:

@@ -80,8 +80,11 @@ def run_rl(folder: Path, *, model: Any = None, data: Any = ROWS, **changes: Any)
 
 
 def run_sft(folder: Path, *, model: Any = None, data: Any = EXAMPLES, **changes: Any) -> Any:
-    settings = {"optimizer": {"learning_rate": 5e-3, "schedule": "constant"}, "run": {"tensorboard": False}} | changes
-    return reinlm.sft(model or pair(tiny_policy()), data, output=folder, quiet=True, **settings)
+    settings: dict[str, Any] = {
+        "optimizer": {"learning_rate": 5e-3, "schedule": "constant"},
+        "run": {"tensorboard": False},
+    }
+    return reinlm.sft(model or pair(tiny_policy()), data, output=folder, quiet=True, **(settings | changes))
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""The commands `algorithms` and `metrics`, which print documentation."""
+"""The commands `algorithms`, `keys` and `metrics`, which print documentation."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -34,6 +35,39 @@ def algorithms(
         print_algorithm(algorithm_details(name))
     else:
         print_ladder(table())
+
+
+@command()
+def keys(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORD]...", help="In a key, its description or its name in TRL, verl or SB3."),
+    ] = None,
+    verb: Annotated[str | None, typer.Option("--verb", help="rl, sft, eval, generate or classical.")] = None,
+    as_json: AsJson = False,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/configuration.md.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Every key of a recipe: what may stand there, its default, and what it does.
+
+    reinlm keys clip
+    reinlm keys learning_rate --verb sft
+    """
+    from reinlm.cli.tables import print_keys
+    from reinlm.keys import find_keys
+
+    if page:
+        if words or verb or as_json:
+            raise InputError("--page prints the whole page", hint="leave WORD, --verb and --json out")
+        from reinlm.key_reference import configuration_page
+
+        typer.echo(configuration_page(), nl=False)
+        return
+    found = find_keys(" ".join(words or ()), verb)
+    if as_json:
+        typer.echo(json.dumps([asdict(key) | {"names": key.names} for key in found], ensure_ascii=False))
+    else:
+        print_keys(found, verb)
 
 
 @command(hidden=True)

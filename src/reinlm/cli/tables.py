@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reinlm.keys import Key
     from reinlm.loop import RunResult
 
 
@@ -100,3 +102,24 @@ def print_evaluation(metrics: dict[str, float], prompts: int) -> None:
             shown = f"{value:.4g}"
         table.add_row(name, shown)
     Console().print(table)
+
+
+def print_keys(keys: Sequence[Key], verb: str | None) -> None:
+    """One paragraph for each key: name, what may stand there, default, verbs; below it description and foreign names."""
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    for key in keys:
+        defaults = key.defaults if verb is None else {verb: key.defaults[verb]}
+        of = f"classical {', '.join(key.algorithms)}" if key.algorithms else ", ".join(defaults)
+        several = len(set(defaults.values())) > 1
+        default = (
+            ", ".join(f"{name} {value}" for name, value in defaults.items())
+            if several
+            else next(iter(defaults.values()))
+        )
+        shown = default if default == "required" or several else f"default {default}"
+        names = f" Elsewhere: {', '.join(key.names)}." if key.names else ""
+        lines = textwrap.wrap(f"{key.type}; {shown}; {of}", width - 4) + textwrap.wrap(f"{key.doc}{names}", width - 4)
+        print("\n".join([key.key, *(f"    {line}" for line in lines)]))

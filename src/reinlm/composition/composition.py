@@ -58,9 +58,13 @@ class Composition:
     name: str
     """Its name; a changed algorithm may have any."""
     advantage: Advantage
+    """How good a token or answer was, and against which baseline."""
     ratio: Ratio
+    """How far the policy has moved: per token, turn or sequence, from the old weights or the sampler."""
     gate: Gate
+    """How much of the movement counts."""
     weights: Aggregation
+    """How much each token weighs: the aggregation."""
     kl: KL | tuple[KL, ...] | None = None
     """KL regularisation towards reference, old policy or teacher; a tuple for several anchors."""
     corrections: tuple[Correction, ...] = ()
@@ -70,6 +74,7 @@ class Composition:
     selection: Selection | None = None
     """Separate treatment of tokens with a high covariance of log-probability and advantage."""
     entropy: EntropyBonus | None = None
+    """A bonus for the entropy of each token."""
     terms: tuple[LossTerm, ...] = ()
     """Further per-token loss terms; see `loss_terms`."""
     constraints: tuple[Lagrange, ...] = ()

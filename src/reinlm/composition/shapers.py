@@ -46,7 +46,9 @@ class SoftOverlong:
     """
 
     max_length: int | None = None
+    """Tokens at which the penalty is -1; None: the sampler's limit."""
     cache: float = 0.2
+    """Tokens over which the penalty grows; below 1 a fraction of `max_length`."""
     name = "overlong"
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from reinlm.data.config import DataConfig
 from reinlm.data.examples import Example, Examples, load_examples
 from reinlm.data.loading import load_rows
 from reinlm.data.order import RowOrder
+from reinlm.data.prompts import PromptFormat
 from reinlm.data.rendering import Renderer, build_renderer
 from reinlm.data.rows import Loaded, Row
 from reinlm.data.tasks import load_tasks
@@ -14,6 +15,7 @@ __all__ = [
     "Example",
     "Examples",
     "Loaded",
+    "PromptFormat",
     "Renderer",
     "Row",
     "RowOrder",

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 
+Chat = Literal["auto", "always", "messages", "never"]
+"""Which prompts are chats; see `DataConfig.chat`."""
 _OWN_TEMPLATE_ARGUMENTS = {
     "tokenize",
     "add_generation_prompt",
@@ -40,8 +42,10 @@ class DataConfig(Config):
     """Put before chats that have no system message of their own. An error with plain text prompts."""
     prompt_template: str | None = None
     """A template around the prompt; it may name any column: `"Question: {prompt}\\nAnswer:"`. For text prompts."""
-    chat: Literal["auto", "always", "never"] = "auto"
-    """auto: messages are chats, text is plain; always: text becomes a user message; never: messages are errors."""
+    chat: Chat = "auto"
+    """auto: a text prompt becomes a user message if the tokenizer has a chat template, or is rendered as the checkpoint's
+    training rendered it; always: it becomes a user message; messages: text is plain, only messages are chats; never: text
+    is plain, messages are errors."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template (`{enable_thinking: false}`). An error where no chat is rendered."""
     renderer: str = Field(default="template", pattern=r"^(template|renderers(:.+)?)$")

@@ -8,6 +8,7 @@ from reinlm.data.batching import Plan, usable
 from reinlm.data.columns import Template, content_column, messages_column, require_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import Found, drop_long, find_rows
+from reinlm.data.prompts import settle
 from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
 from reinlm.data.rows import BadRow, Loaded, Row
 from reinlm.data.sources import source_name
@@ -40,8 +41,10 @@ def load_tasks(
     Raises:
         InputError: data, columns, rows or options that cannot be used, or prompts over the limit, as `config` says.
     """
-    source, shaper = source_name(config.path), PromptShaper(config)
+    source = source_name(config.path)
     found = find_rows(config, "prompt") if found is None else found
+    config = settle(config, found, tokenizer).config
+    shaper = PromptShaper(config)
     rows, names, bad_rows = found.rows, found.names, found.bad_rows
     shaper.check_columns({name for row in rows for name in row.columns}, source)
     renderer = build_renderer(config, tokenizer)

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reinlm.insight.svg import FEW, tick_text
 from reinlm.runs.declarations import Metric, find_metric, pattern
 
-MOST_POINTS = 1500
+MOST_POINTS = 500
 """Longer series are averaged down to this many points, which keeps the page small."""
+
+MOST_STACKED = 60
+"""The same for stacked areas."""
+ROUNDING = 1e-6
+"""Losses below this are 0 but for rounding."""
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -45,7 +51,7 @@ class Chart:
     form: str = "plain"
     """The vertical axis: plain, percent, log, or stacked areas (seconds)."""
     smooth: bool = True
-    """Whether the smoothing of the page applies; not to quantities without noise."""
+    """Whether longer curves are drawn with a moving average; not for quantities without noise."""
 
 
 CHARTS: tuple[Chart, ...] = (
@@ -60,7 +66,7 @@ CHARTS: tuple[Chart, ...] = (
         form="percent",
     ),
     Chart(
-        "Return",
+        "Return of an episode",
         (Series("return", "mean", "return/low_seed", "return/high_seed"),),
         meaning=(
             "Undiscounted return of the episodes that ended since the last point, exploration included; of several seeds the "
@@ -69,17 +75,17 @@ CHARTS: tuple[Chart, ...] = (
         kinds=("classical",),
     ),
     Chart(
-        "Episode length",
+        "Length of an episode",
         (Series("episode_length", "mean"),),
         kinds=("classical",),
     ),
     Chart(
-        "TD error",
+        "Mean size of the TD error",
         (Series("td_error", "mean size"),),
         kinds=("classical",),
     ),
     Chart(
-        "Loss",
+        "Cross-entropy loss, training and held out",
         (Series("loss", "training"), Series("eval/{set}/loss", "held out: {set}")),
         unit="nats per token",
         meaning="Cross-entropy of the trained tokens.",
@@ -87,12 +93,12 @@ CHARTS: tuple[Chart, ...] = (
         kinds=("sft",),
     ),
     Chart(
-        "Token accuracy",
+        "Accuracy of the most likely token",
         (Series("mean_token_accuracy", "training"),),
         form="percent",
     ),
     Chart(
-        "Reward by function",
+        "Mean reward, by function",
         (
             Series("reward", "weighted sum"),
             Series("rewards/{name}/mean", "{name}"),
@@ -101,16 +107,16 @@ CHARTS: tuple[Chart, ...] = (
         meaning="Mean reward of the samples: the weighted sum, and each function before its weight.",
     ),
     Chart(
-        "Groups without a signal",
+        "Groups whose rewards are all equal",
         (Series("frac_reward_zero_std", "all rewards equal"),),
         form="percent",
     ),
     Chart(
-        "Reward spread",
+        "Standard deviation of the reward in a group",
         (Series("reward_std", "within a group"),),
     ),
     Chart(
-        "Answer length",
+        "Length of the answers",
         (
             Series("completions/mean_length", "mean", "completions/min_length", "completions/max_length"),
             Series("completions/mean_terminated_length", "mean of finished answers"),
@@ -119,17 +125,17 @@ CHARTS: tuple[Chart, ...] = (
         meaning="Length of the sampled answers; the band reaches from the shortest to the longest.",
     ),
     Chart(
-        "Answers cut off",
+        "Answers that a limit cut off",
         (Series("completions/clipped_ratio", "training"), Series("eval/{set}/clipped_ratio", "held out: {set}")),
         form="percent",
     ),
     Chart(
-        "Entropy",
+        "Entropy of the policy",
         (Series("entropy", "policy"),),
         meaning="Entropy of the policy at the sampled tokens, in nats; exploration needs it.",
     ),
     Chart(
-        "KL divergence",
+        "KL divergence from reference and old policy",
         (
             Series("kl", "from the reference"),
             Series("kl/full", "from the reference, whole vocabulary"),
@@ -142,7 +148,7 @@ CHARTS: tuple[Chart, ...] = (
         healthy="grows slowly; within an update it stays below about 0.02. Spikes ask for a smaller learning rate.",
     ),
     Chart(
-        "Clip fraction",
+        "Tokens outside the clip range",
         (
             Series("clip_ratio/low_mean", "lower bound"),
             Series("clip_ratio/high_mean", "upper bound"),
@@ -152,27 +158,27 @@ CHARTS: tuple[Chart, ...] = (
         form="percent",
     ),
     Chart(
-        "Probability ratio",
+        "Probability ratio of new to old policy",
         (Series("ratio/mean", "mean"), Series("ratio/max", "largest")),
         meaning="Probability of the sampled tokens now over that at the start of the update.",
     ),
     Chart(
-        "Sampler and trainer apart",
+        "Log-probabilities: trainer minus sampler",
         (Series("sampling/logprob_difference/mean", "mean"), Series("sampling/logprob_difference/max", "largest")),
-        meaning="|trainer − sampler| log-probability of the same tokens under the same weights. Logarithmic.",
+        meaning="|trainer − sampler| log-probability of the same tokens under the same weights; logarithmic axis.",
         form="log",
     ),
     Chart(
-        "What the critic explains",
+        "Explained variance of the critic",
         (Series("explained_variance", "explained variance"),),
         meaning="Share of the variance of the returns that the critic explains: 1 is perfect, 0 a constant.",
     ),
     Chart(
-        "Value loss",
+        "Value loss of the critic",
         (Series("value_loss", "critic"),),
     ),
     Chart(
-        "Coefficients that move",
+        "Adaptive and scheduled coefficients",
         (
             Series("kl/coefficient", "KL to the reference"),
             Series("kl/old_coefficient", "KL to the old policy"),
@@ -185,7 +191,7 @@ CHARTS: tuple[Chart, ...] = (
         smooth=False,
     ),
     Chart(
-        "Off-policy samples",
+        "Tokens removed by corrections and masks",
         (
             Series("sequence_mask/dropped", "off-policy sequence mask"),
             Series("correction/dropped", "weight 0"),
@@ -197,7 +203,7 @@ CHARTS: tuple[Chart, ...] = (
         form="percent",
     ),
     Chart(
-        "Age of samples",
+        "Staleness of the samples",
         (Series("staleness/mean", "mean"), Series("staleness/max", "oldest token")),
     ),
     Chart(
@@ -209,7 +215,7 @@ CHARTS: tuple[Chart, ...] = (
         kinds=("rl",),
     ),
     Chart(
-        "Gradient norm",
+        "Gradient norm before clipping",
         (Series("grad_norm", "before clipping"),),
     ),
     Chart(
@@ -218,19 +224,19 @@ CHARTS: tuple[Chart, ...] = (
         smooth=False,
     ),
     Chart(
-        "Time per phase",
+        "Time of a step, by phase",
         (Series("time/{name}", "{name}"),),
         unit="seconds",
-        meaning="Where each step's time goes.",
+        meaning="Mean seconds of a step in each of at most 60 stretches of the run, the phases on top of each other.",
         healthy="sampling takes most of it in RL. A phase that grows has answers that grow, or a reward that is slow.",
         form="stacked",
     ),
     Chart(
-        "Throughput",
+        "Generated tokens per second",
         (Series("tokens_per_second", "tokens"),),
     ),
     Chart(
-        "Left out",
+        "Dropped groups, failed rewards, skipped updates",
         (
             Series("groups/dropped", "groups filtered"),
             Series("groups/attempts", "rounds of sampling"),
@@ -254,10 +260,13 @@ _COVERED = ("step", "time", "eval/{set}/pass@1", "eval/{set}/accuracy_low", "eva
 def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[dict[str, Any]]:
     """The figures of a run, as plain values for the page: title, unit, caption, form, and curves with their points.
 
-    `metrics` are the declarations by name; a logged metric without one has neither unit nor healthy range.
+    `metrics` are the declarations by name; a logged metric without one has neither unit nor healthy range. The loss of an
+    RL run that is 0 up to rounding, as that of one update of standardised advantages is by construction, is left out.
     """
     names = _names(records)
     figures, shown = [], {name for known in _COVERED for name, _ in _matches(known, names)}
+    if kind == "rl" and all(abs(record.get("loss", 0.0)) < ROUNDING for record in records):
+        shown.add("loss")
     for chart in CHARTS:
         if chart.kinds and kind not in chart.kinds:
             continue
@@ -265,11 +274,36 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
         for series in chart.series:
             for name, parts in _matches(series.metric, names):
                 if name not in shown:
-                    curves.append(_curve(records, series, name, parts, metrics))
+                    curves.append(_curve(records, series, name, parts, metrics, chart))
                     shown.update({name, *(bound.format(**parts) for bound in (series.low, series.high) if bound)})
         if curves:
             figures.append(_figure(chart, curves, metrics))
     return figures + [_other(records, name, metrics) for name in names if name not in shown]
+
+
+def constants(figures: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
+    """The figures with something to draw, and rows of title, label, value, unit for those that are constant throughout."""
+    drawn, rows = [], []
+    for chart in figures:
+        values = [{y for y in curve["y"] if y is not None} for curve in chart["curves"]]
+        if any(len(found) > 1 for found in values):
+            drawn.append(chart)
+            continue
+        for curve, (value,) in zip(chart["curves"], values, strict=True):
+            label = curve["label"] if chart["legend"] else ""
+            row = {"title": chart["title"], "label": label, "value": value, "unit": chart["unit"]}
+            rows.append(row | {"percent": chart["form"] == "percent", "meaning": chart["meaning"]})
+    return drawn, rows
+
+
+def smoothing(points: int) -> int | None:
+    """How many values the moving average of a curve of so many points is over: a thirtieth; None where none is drawn.
+
+    Example:
+        >>> smoothing(300)
+        11
+    """
+    return None if points <= FEW else max(points // 60, 1) * 2 + 1
 
 
 def _figure(
@@ -282,13 +316,26 @@ def _figure(
         "unit": info.unit if chart.unit is None else chart.unit,
         "meaning": _sentence(info.meaning) if chart.meaning is None else chart.meaning,
         "healthy": _ended(info.healthy) if chart.healthy is None else chart.healthy,
+        "criterion": _criterion(curves, percent=chart.form == "percent"),
         "unhealthy": _ended(info.bad) if chart.healthy is None else "",
         "form": chart.form,
-        "smooth": chart.smooth,
+        "smoothing": sorted({curve["window"] for curve in curves if "window" in curve}),
         "curves": curves,
         "legend": len(chart.series) > 1 or any("{" in series.label for series in chart.series),
         "other": other,
     }
+
+
+def _criterion(curves: Sequence[Mapping[str, Any]], *, percent: bool) -> str:
+    """What the declared ranges ask for, and how many of the logged values meet it."""
+    said = []
+    for curve in curves:
+        if "healthy" in curve:
+            low, high = (None if bound is None else tick_text(bound, percent=percent) for bound in curve["healthy"])
+            asked = f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+            asked = asked if low != high else f"{low}"
+            said.append(f"{curve['label']}: {asked} ({curve['inside']:,} of {curve['logged']:,} values)")
+    return "; ".join(said)
 
 
 def _sentence(text: str) -> str:
@@ -301,7 +348,8 @@ def _ended(text: str) -> str:
 
 def _other(records: Records, name: str, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     series = Series(name, name)
-    return _figure(Chart(name, (series,)), [_curve(records, series, name, {}, metrics)], metrics, other=True)
+    chart = Chart(name, (series,))
+    return _figure(chart, [_curve(records, series, name, {}, metrics, chart)], metrics, other=True)
 
 
 def _names(records: Records) -> list[str]:
@@ -318,27 +366,34 @@ def _matches(metric: str, names: Sequence[str]) -> list[tuple[str, dict[str, str
 
 
 def _curve(
-    records: Records, series: Series, name: str, parts: Mapping[str, str], metrics: Mapping[str, Metric]
+    records: Records, series: Series, name: str, parts: Mapping[str, str], metrics: Mapping[str, Metric], chart: Chart
 ) -> dict[str, Any]:
     columns = {"y": name}
     if series.low and series.high:
         columns |= {"low": series.low.format(**parts), "high": series.high.format(**parts)}
-    rows = [record for record in records if name in record]
+    stacked = chart.form == "stacked"  # a phase that a step lacks took no time
+    rows = [{name: 0.0, **record} for record in records if stacked or name in record]
+    most = MOST_STACKED if stacked else MOST_POINTS
     label = series.label.format(**parts) if parts else series.label
     steps = [record["step"] for record in rows]
-    curve: dict[str, Any] = {"label": label, "x": [part[-1] for part in _stretches(steps)]}
+    curve: dict[str, Any] = {"label": label, "x": [part[-1] for part in _stretches(steps, most)]}
     for key, column in columns.items():
-        values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows])]
+        values = [_mean(part) for part in _stretches([_finite(record.get(column)) for record in rows], most)]
         if any(value is not None for value in values):
             curve[key] = values
+    if chart.smooth and chart.form != "stacked" and (window := smoothing(len(curve["x"]))):
+        curve["window"] = window
     info = find_metric(name, metrics)
     if info is not None and info.healthy_range is not None:
-        curve["healthy"] = [bound for bound in info.healthy_range if bound is not None]
+        logged = [value for record in rows if (value := _finite(record[name])) is not None]
+        low, high = info.healthy_range
+        inside = [v for v in logged if (low is None or v >= low) and (high is None or v <= high)]
+        curve |= {"healthy": [low, high], "inside": len(inside), "logged": len(logged)}
     return curve
 
 
-def _stretches(values: list[Any]) -> list[list[Any]]:
-    size = max(1, math.ceil(len(values) / MOST_POINTS))
+def _stretches(values: list[Any], most: int) -> list[list[Any]]:
+    size = max(1, math.ceil(len(values) / most))
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 

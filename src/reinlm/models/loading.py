@@ -5,8 +5,9 @@ Stop tokens are determined only here, for sampling, training and saving. transfo
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -27,6 +28,8 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "spiece.model",
 )
+PROMPT_FORMAT = "prompt_format.json"
+"""The file beside a trained model that says how its prompts were rendered."""
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 
@@ -35,9 +38,11 @@ class LoraConfig(Config):
     """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs `pip install 'reinlm[lora]'`."""
 
     rank: int = Field(default=16, ge=1)
+    """Columns of the adapter's matrices."""
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that sft drops at random; rl refuses it."""
     target_modules: str | list[str] = "all-linear"
     """Names of the modules to adapt, or "all-linear": every linear one but the head."""
 
@@ -54,6 +59,7 @@ class ModelConfig(Config):
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """"auto" leaves the choice to transformers."""
     lora: LoraConfig | None = None
+    """A low-rank adapter on the model; null: the model itself is trained."""
     gradient_checkpointing: bool = False
     """Gradient checkpointing: keep only layer inputs and recompute the rest in the backward pass. Needs training mode."""
     trust_remote_code: bool = False
@@ -78,6 +84,8 @@ class Policy:
     """A valid id for padding. It is never trained on, and the tokenizer is not changed for it."""
     context_length: int | None
     """The maximum number of tokens, prompt included; None if the configuration does not say."""
+    prompt_format: Mapping[str, Any] | None = None
+    """How prompts were rendered when it was trained (`reinlm.data.PromptFormat`); None where nothing says so."""
 
     @property
     def device(self) -> torch.device:
@@ -86,7 +94,7 @@ class Policy:
 
 
 def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
-    """A policy from a `ModelConfig`, a path or name, a loaded model, or a pair of model and tokenizer.
+    """A policy from a `ModelConfig`, a path or name, a loaded model, a pair of model and tokenizer, or a policy.
 
     `tokenizer` replaces the one that comes with the model; a loaded model without one takes it from where it was
     loaded. A loaded model is not changed: its dtype, device, adapter and mode are kept.
@@ -101,6 +109,8 @@ def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None
     if isinstance(source, ModelConfig):
         tokenizer = tokenizer or load_tokenizer(source)
         return _policy(_load_model(source), tokenizer, source.path)
+    if isinstance(source, Policy):
+        return source
     if isinstance(source, tuple):
         source, tokenizer = source
     if not hasattr(source, "generate"):
@@ -157,7 +167,23 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: st
     text = model.config.get_text_config()
     lengths = (getattr(text, key, None) for key in _CONTEXT_KEYS)
     context = next((int(length) for length in lengths if isinstance(length, int) and length > 0), None)
-    return Policy(model, tokenizer, stops, stops[0] if pad is None else int(pad), context)
+    pad_id = stops[0] if pad is None else int(pad)
+    return Policy(model, tokenizer, stops, pad_id, context, _read_prompt_format(Path(name).expanduser()))
+
+
+def _read_prompt_format(folder: Path) -> Mapping[str, Any] | None:
+    file = folder / PROMPT_FORMAT
+    if not file.is_file():
+        return None
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot read {file}: {_one_line(error)}", hint="remove the file, and set data.chat"
+        ) from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file} holds no mapping", hint="remove the file, and set data.chat")
+    return found
 
 
 def _embedded(model: Any) -> int:

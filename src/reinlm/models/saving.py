@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reinlm.errors import InputError
-from reinlm.models.loading import Policy
+from reinlm.models.loading import PROMPT_FORMAT, Policy
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,9 @@ ADAPTER = "adapter"
 def save_policy(policy: Policy, folder: str | Path) -> None:
     """Write a directory that `AutoModelForCausalLM.from_pretrained` and `load_policy` load.
 
-    Its generation configuration names every stop token. A model with LoRA is written merged, with the adapter as it is in
-    `adapter/`, from which `restore_policy` restores the exact weights.
+    Its generation configuration names every stop token, and `prompt_format.json` says how prompts were rendered in
+    training. A model with LoRA is written merged, with the adapter as it is in `adapter/`, from which `restore_policy`
+    restores the exact weights.
     """
     folder = Path(folder)
     model: Any = policy.model
@@ -30,6 +31,9 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     else:
         model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+    if policy.prompt_format is not None:
+        text = json.dumps(dict(policy.prompt_format), indent=2, ensure_ascii=False)
+        (folder / PROMPT_FORMAT).write_text(text + "\n", encoding="utf-8")
     path = folder / "generation_config.json"
     generation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     generation |= {"eos_token_id": list(policy.stops), "pad_token_id": policy.pad_id}

@@ -104,6 +104,7 @@ class ZieglerRule(Controller):
     horizon: int = 10_000
     """Answers, at least 1."""
     per: str = "sequence"
+    """Whether the KL is of a token or the sum over a sequence."""
 
     def __post_init__(self) -> None:
         _check_target("ziegler", self.target)
@@ -128,6 +129,7 @@ class TargetBand(Controller):
     factor: float = 1.5
     """More than 1."""
     per: str = "token"
+    """Whether the KL is of a token or the sum over a sequence."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.low < self.high < float("inf"):
@@ -157,8 +159,11 @@ class EntropyBonus:
     target: float | None = None
     """Nats a token, at least 0; None: the coefficient stays."""
     step: float = 0.005
+    """Change of the coefficient after each batch, with a `target`; more than 0."""
     low: float = 0.0
+    """The least coefficient, with a `target`."""
     high: float = 1.0
+    """The largest coefficient, with a `target`."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.coefficient < float("inf"):

@@ -78,8 +78,11 @@ class Truncated(Correction):
     """
 
     cap: float = 2.0
+    """The largest weight."""
     floor: float = 0.0
+    """The least weight."""
     level: str = "token"
+    """Ratios of single tokens, or their products over a turn, sequence or episode."""
 
     def __post_init__(self) -> None:
         _check_range("truncated", self.floor, self.cap)
@@ -97,8 +100,11 @@ class Masked(Correction):
     """ρ where low ≤ ρ ≤ high, else 0: masked importance sampling; of tokens, IcePop (Ring-1T, arXiv 2510.18855)."""
 
     low: float = 0.5
+    """Below it a ratio counts 0."""
     high: float = 5.0
+    """Above it a ratio counts 0."""
     level: str = "token"
+    """Ratios of single tokens, or their products over a turn, sequence or episode."""
 
     def __post_init__(self) -> None:
         _check_range("masked", self.low, self.high)
@@ -117,7 +123,9 @@ class GeometricFilter(Correction):
     """1 where low ≤ exp(mean_t log ρ_t) ≤ high over the sequence, else 0. "When Speed Kills Stability" (Liu, Li et al., 2025)."""
 
     low: float = 0.999
+    """The least mean ratio of a sequence that counts."""
     high: float = 1.001
+    """The largest mean ratio of a sequence that counts."""
 
     def __post_init__(self) -> None:
         _check_range("geometric", self.low, self.high)
@@ -135,6 +143,7 @@ class K3Filter(Correction):
     """1 where the mean over the sequence of ρ - 1 - log ρ is at most `limit`, else 0."""
 
     limit: float = 0.01
+    """The largest mean divergence in nats; more than 0."""
 
     def __post_init__(self) -> None:
         if not self.limit > 0.0:

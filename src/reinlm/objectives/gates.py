@@ -147,6 +147,7 @@ class TruncatedWeight:
     floor: float | None = None
     """At least 0 and below cap; None for no lower bound, as in the paper's runs."""
     masked: bool = False
+    """A token that PPO would clip at these bounds counts 0."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.cap < float("inf"):

@@ -138,7 +138,9 @@ class GroupStandardize(Advantage):
     """
 
     epsilon: float = 1e-6
+    """Added to the deviation of the group."""
     bessel: bool = False
+    """Divide the variance by n - 1 in place of n."""
     needs = frozenset({"group"})
 
     def __post_init__(self) -> None:
@@ -197,7 +199,9 @@ class GDPO(Advantage):
     """
 
     epsilon: float = 1e-6
+    """Added to the deviation of the group."""
     bessel: bool = False
+    """Divide the variance by n - 1 in place of n."""
     needs = frozenset({"group", "named_rewards"})
     reads_rewards = False
 

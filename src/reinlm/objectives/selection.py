@@ -56,8 +56,11 @@ class ClipCov(Selection):
     """Clip-Cov: some tokens, drawn among those with low < covariance < high, count 0. They stay in the denominators."""
 
     fraction: float = 2e-4
+    """Share of the tokens that are selected, in (0, 1]."""
     low: float = 1.0
+    """Covariance above which tokens may be selected."""
     high: float = 5.0
+    """Covariance below which tokens may be selected."""
 
     def __post_init__(self) -> None:
         _check_fraction("clip_cov", self.fraction)
@@ -95,6 +98,7 @@ class KLCov(Selection):
     fraction: float = 2e-3
     """2e-3 for 7B, 2e-4 for 32B."""
     coefficient: float = 1.0
+    """Weight of |log π_θ - log π_old|; more than 0."""
 
     def __post_init__(self) -> None:
         _check_fraction("kl_cov", self.fraction)

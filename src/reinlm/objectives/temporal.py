@@ -97,6 +97,7 @@ class Returns(Advantage):
     """The discounted return from each token on, against no baseline. REINFORCE, Williams 1992."""
 
     gamma: float = 1.0
+    """Discount, in [0, 1]."""
     sums_rewards = True
 
     def __post_init__(self) -> None:
@@ -119,10 +120,15 @@ class GAE(Advantage):
     """
 
     gamma: float = 1.0
+    """Discount, in [0, 1]."""
     gae_lambda: float = 0.95
+    """λ of the policy's advantage, in [0, 1]."""
     critic_lambda: float | None = None
+    """λ of the critic's targets, in [0, 1]; None: as `gae_lambda`."""
     length_adaptive: float | None = None
+    """α of λ = 1 - 1 / (α · L), more than 0; None: `gae_lambda` at every length."""
     bootstrap_truncated: bool = True
+    """An answer that was cut off goes on with the critic's value; otherwise with 0."""
     needs = frozenset({"critic"})
     sums_rewards = True
 
@@ -173,8 +179,11 @@ class NStep(Advantage):
     """n rewards, then the critic's value, minus the value of the state. A3C, arXiv 1602.01783."""
 
     n: int
+    """Rewards before the critic's value, at least 1."""
     gamma: float = 1.0
+    """Discount, in [0, 1]."""
     bootstrap_truncated: bool = True
+    """An answer that was cut off goes on with the critic's value; otherwise with 0."""
     needs = frozenset({"critic"})
     sums_rewards = True
 
@@ -202,11 +211,17 @@ class VTrace(Advantage):
     """Off-policy targets with truncated importance weights of the sampler. IMPALA, arXiv 1802.01561."""
 
     gamma: float = 1.0
+    """Discount, in [0, 1]."""
     gae_lambda: float = 1.0
+    """λ, in [0, 1]; multiplies the trace weights."""
     value_cap: float = 1.0
+    """ρ̄: bound on the weights of the TD errors; more than 0."""
     trace_cap: float = 1.0
+    """c̄: bound on the weights of the traces; more than 0."""
     policy_cap: float = 1.0
+    """Bound on the weights in the policy's advantage; more than 0."""
     bootstrap_truncated: bool = True
+    """An answer that was cut off goes on with the critic's value; otherwise with 0."""
     needs = frozenset({"critic", "importance"})
     sums_rewards = True
 
@@ -253,9 +268,11 @@ class Whitened(Advantage):
     """
 
     advantage: Advantage = field(metadata=nested("advantage"))
+    """The advantage that is shifted and scaled."""
     by: str = "token"
     """"token" or "episode"."""
     bessel: bool = False
+    """Divide the variance by n - 1 in place of n."""
 
     def __post_init__(self) -> None:
         if self.by not in {"token", "episode"}:

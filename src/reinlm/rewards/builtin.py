@@ -55,7 +55,9 @@ class ExactMatch(Builtin):
     """
 
     column: str = "answer"
+    """Column of the data with the right answer."""
     ignore_case: bool = False
+    """Upper and lower case are equal."""
 
     def columns(self, available: Sequence[str]) -> tuple[str, ...]:
         return (_existing(self.column, available),)
@@ -79,9 +81,11 @@ class Regex(Builtin):
     killable: ClassVar[bool] = True
 
     pattern: str
+    """A regular expression of Python."""
     full: bool = False
     """The pattern must match the whole answer, white space around it aside."""
     column: str | None = None
+    """Column that the last match must equal; null: any match is right."""
 
     @field_validator("pattern")
     @classmethod
@@ -134,8 +138,11 @@ class Length(Builtin):
     """
 
     target: int | None = Field(default=None, ge=1)
+    """The best length in tokens."""
     max: int | None = Field(default=None, ge=1)
+    """The longest length in tokens."""
     margin: int = Field(default=0, ge=0)
+    """Tokens below `max` over which the reward falls to -1."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Length:
@@ -173,6 +180,7 @@ class Math(Builtin):
     killable: ClassVar[bool] = True
 
     column: str | None = None
+    """Column of the gold answer; null: `answer`, or `solution` where there is no `answer`."""
 
     def columns(self, available: Sequence[str]) -> tuple[str, ...]:
         if self.column is not None:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.data.config import Chat
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
@@ -142,6 +143,7 @@ class ModelVerbConfig(Config):
     environment: Any = "question"
     """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
     seed: int = Field(0, ge=0, lt=2**31)
+    """Of everything random: order of the data, sampling, adapters."""
     imports: list[str] = Field(default_factory=list)
     """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
 
@@ -277,6 +279,10 @@ def _reward(value: Any) -> Any:
     return {"functions": value}
 
 
+OF_A_RUN = ("data", "every", "stop_at", "patience")
+"""Keys of `evaluation` that say when a run evaluates, and on what; `reinlm eval` has none of them."""
+
+
 class EvalConfig(ModelVerbConfig):
     """`reinlm eval`: score a model."""
 
@@ -296,7 +302,7 @@ class EvalConfig(ModelVerbConfig):
     @field_validator("evaluation")
     @classmethod
     def _nothing_of_a_run(cls, value: EvaluationConfig) -> EvaluationConfig:
-        for name in ("data", "every", "stop_at", "patience"):
+        for name in OF_A_RUN:
             if getattr(value, name):
                 raise ValueError(f"{name} belongs to training; eval scores the set in `data`, once")
         return value
@@ -312,10 +318,12 @@ class GenerateConfig(ModelVerbConfig):
 
     prompts: list[Any] = Field(min_length=1)
     """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""
-    chat: Literal["auto", "always", "never"] = "auto"
-    """"auto": a text becomes a user message where the tokenizer has a chat template."""
+    chat: Chat = "auto"
+    """As `DataConfig.chat`."""
     system_prompt: str | None = None
+    """Put before chats; for models with a chat template."""
     samples: int = Field(1, ge=1)
+    """Answers to each prompt."""
     sampling: SamplingConfig = SamplingConfig()
     rollout: EpisodeConfig = EpisodeConfig()
 

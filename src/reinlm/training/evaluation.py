@@ -36,7 +36,9 @@ class EvaluationConfig(Config):
     temperature: float = Field(1.0, ge=0)
     """0 is greedy."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this mass; 1 is off."""
     top_k: int = Field(0, ge=0)
+    """Sample from this many of the likeliest tokens; 0 is off."""
     max_new_tokens: int | None = Field(None, ge=1)
     """Null: as in training, or 256."""
     correct_above: float = Field(0.5, allow_inf_nan=False)

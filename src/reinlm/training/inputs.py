@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reinlm.data import Examples, load_examples, load_tasks
 from reinlm.data.columns import Kind
-from reinlm.data.loading import find_rows
+from reinlm.data.loading import Found, find_rows
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
@@ -17,31 +17,45 @@ from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.setup import check_stops, prompt_room
 
 
-class SFTInputs:
+class Inputs:
+    """The rows of a run.
+
+    Attributes:
+        found: those to train on.
+        held_out: those of each evaluation set.
+        text: the data-set text of rl, where there is any.
+    """
+
+    found: Found
+    held_out: dict[str, Found]
+    text: Found | None = None
+
+
+class SFTInputs(Inputs):
     """The rows of supervised fine-tuning; `samples` says whether those of its evaluation are prompts or examples.
 
     Raises InputError for data, columns or rows that cannot be used.
     """
 
     def __init__(self, config: SFTConfig, *, samples: bool) -> None:
-        self._config, self._samples = config, samples
-        self._found = find_rows(config.data, "example")
+        self._samples = samples
+        self.found = find_rows(config.data, "example")
         kind: Kind = "prompt" if samples else "example"
-        self._held_out = {name: find_rows(data, kind) for name, data in config.evaluation.data.items()}
+        self.held_out = {name: find_rows(data, kind) for name, data in config.evaluation.data.items()}
 
     def load(
-        self, policy: Policy, rewards: RewardSet | None, progress: Progress
+        self, config: SFTConfig, policy: Policy, rewards: RewardSet | None, progress: Progress
     ) -> tuple[Examples, dict[str, Examples], dict[str, Sequence[Task]]]:
-        """The examples, and the evaluation sets as examples or as tasks."""
-        config, tokenizer = self._config, policy.tokenizer
+        """The examples, and the evaluation sets as examples or as tasks; `config` says how prompts are rendered."""
+        tokenizer = policy.tokenizer
         limit = config.max_tokens or policy.context_length
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        examples = load_examples(config.data, tokenizer, max_tokens=limit, found=self._found)
+        examples = load_examples(config.data, tokenizer, max_tokens=limit, found=self.found)
         _say_skipped(progress, examples.skipped)
         held_out: dict[str, Examples] = {}
         tasks: dict[str, Sequence[Task]] = {}
         for name, data in config.evaluation.data.items():
-            found = self._held_out[name]
+            found = self.held_out[name]
             if not self._samples:
                 held_out[name] = load_examples(data, tokenizer, max_tokens=limit, found=found)
                 continue
@@ -51,34 +65,33 @@ class SFTInputs:
         return examples, held_out, tasks
 
 
-class RLInputs:
+class RLInputs(Inputs):
     """The rows of reinforcement learning, and the paths of its further models.
 
     Raises InputError for data, columns, rows or model folders that cannot be used, and for fewer prompts than a batch.
     """
 
     def __init__(self, config: RLConfig) -> None:
-        self._config = config
         for source in (config.reference, config.teacher):
             if source is not None:
                 check_model_folder(source.path)
-        self._found = find_rows(config.data, "prompt")
-        _check_batch(config, len(self._found.rows))
-        self._held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
-        self._text = None if config.text is None else find_rows(config.text.data, "example")
+        self.found = find_rows(config.data, "prompt")
+        _check_batch(config, len(self.found.rows))
+        self.held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
+        self.text = None if config.text is None else find_rows(config.text.data, "example")
 
     def load(
-        self, policy: Policy, rewards: RewardSet | None, progress: Progress
+        self, config: RLConfig, policy: Policy, rewards: RewardSet | None, progress: Progress
     ) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
         """The tasks, the evaluation sets, and the data-set text where there is any."""
-        config, tokenizer = self._config, policy.tokenizer
+        tokenizer = policy.tokenizer
         longest = config.rollout.longest
         key = "max_new_tokens" if longest == config.rollout.max_new_tokens else "max_new_tokens_end"
         room = prompt_room(policy, longest, f"rollout.{key}")
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room, found=self._found)
+        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room, found=self.found)
         sets: dict[str, Sequence[Task]] = {
-            name: load_tasks(data, tokenizer, max_prompt_tokens=room, found=self._held_out[name]).items
+            name: load_tasks(data, tokenizer, max_prompt_tokens=room, found=self.held_out[name]).items
             for name, data in config.evaluation.data.items()
         }
         if rewards is not None:
@@ -88,7 +101,7 @@ class RLInputs:
         _say_skipped(progress, tasks.skipped)
         text = None
         if config.text is not None:
-            text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self._text)
+            text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
             _say_skipped(progress, text.skipped)
         return tasks.items, sets, text
 

@@ -26,13 +26,17 @@ class OptimizerConfig(Config):
     """Values of its own, such as `{momentum: 0.9}` of `sgd`."""
 
     learning_rate: float = Field(1e-6, gt=0, lt=1)
+    """The rate after warm-up, before the schedule lowers it."""
     schedule: Schedule = "constant"
     """After warm-up, over the run's optimizer steps: stay, or go down to `final_fraction` of the rate."""
     warmup_steps: int = Field(0, ge=0)
     """Optimizer steps over which the rate rises linearly from 0."""
     final_fraction: float = Field(0.1, ge=0, le=1)
+    """The share of the rate that is left at the end of a schedule other than `constant`."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and the second moment of `adamw`, each in [0, 1)."""
     epsilon: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment of `adamw`."""
     weight_decay: float = Field(0.0, ge=0)
     """On matrices alone: biases and norms do not decay."""
     max_grad_norm: float | None = Field(1.0, gt=0)
@@ -83,7 +87,9 @@ class SGDConfig(Config):
     """Stochastic gradient descent; a group's weight decay is added to its gradient."""
 
     momentum: float = Field(0.0, ge=0, lt=1)
+    """Share of the last step that is added to the next one."""
     nesterov: bool = False
+    """Nesterov momentum; needs `momentum`."""
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> SGDConfig:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +26,7 @@ from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environ
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
+from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import check_settings, needs_rewards
 from reinlm.training.setup import (
@@ -89,12 +91,15 @@ class Session(ABC):
         self.resumed = resume
         self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         """The run's folder."""
-        inputs = self._read()
+        inputs: Any = self._read()
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
             self.rewards = open_rewards(config.reward, stack)
-            self.policy: Policy = training_policy(config.model, model)
-            load = inputs.load(self.policy, self.rewards, self.progress)
+            policy = training_policy(config.model, model)
+            self.config, prompts = settle_run(config, policy, inputs.found, inputs.held_out, inputs.text)
+            self.policy: Policy = replace(policy, prompt_format=prompts.format)
+            load = inputs.load(self.config, self.policy, self.rewards, self.progress)
+            self.progress.say(prompt_line(prompts.settled, inputs.found, load[0], self.policy))
             resolved = self._resolved()
             if resume:
                 check_resolved(self.path, resolved)
@@ -104,7 +109,7 @@ class Session(ABC):
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
-            "config": dump(config) | {"resolved": resolved | {"directory": os.getcwd()}},
+            "config": dump(config) | {"resolved": resolved | self._stated(prompts, load[0])},
             "defaults": dump_defaults(type(config)),
             "command": command,
             "resume": resume,
@@ -124,6 +129,11 @@ class Session(ABC):
     @abstractmethod
     def _make(self, loaded: Any) -> Any:
         """What the loop drives."""
+
+    def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
+        """What is in force and not checked on resume."""
+        shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
+        return (shown if prompts.stated else {}) | {"directory": os.getcwd()}
 
     def _resolved(self) -> dict[str, Any]:
         """What is in force beside what was configured, checked on resume."""

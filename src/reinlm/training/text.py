@@ -29,7 +29,9 @@ class TextConfig(Config):
     data: DataConfig
     """Rows with prompt+completion, messages or text."""
     loss: Literal["sft", "kl"] = "sft"
+    """Negative log-likelihood of the text, or the KL to the reference at its states."""
     coefficient: float = Field(0.1, gt=0)
+    """c: the weight beside the loss of the sampled answers."""
     batch_size: int = Field(32, ge=1)
     """Examples in an update."""
     direction: Literal["reverse", "forward"] = "reverse"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, load_tasks
+from reinlm.data.loading import find_rows
+from reinlm.data.prompts import settle
 from reinlm.data.rows import BadRow
 from reinlm.errors import InputError
 from reinlm.models import load_policy
@@ -22,7 +24,12 @@ from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
+from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import check_stops, prompt_room
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,9 @@ class Generated:
     """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
 
 
-def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = False) -> Evaluation:
+def run_evaluation(
+    config: EvalConfig, *, model: Any = None, overwrite: bool = False, say: Callable[[str], None] = _silent
+) -> Evaluation:
     """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls.
 
     Raises:
@@ -52,12 +61,15 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
         room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room)
+        found = find_rows(config.data, "prompt")
+        settled = settle(config.data, found, policy.tokenizer, policy.prompt_format)
+        tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=room, found=found)
+        say(prompt_line(settled, found, tasks.items, policy))
         if rewards is not None:
             rewards.check(tasks.items)
         setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
         result = evaluate_tasks(
-            setup.episodes(config.data, sampling),
+            setup.episodes(settled.config, sampling),
             tasks.items,
             rewards,
             samples=config.evaluation.samples,
@@ -73,24 +85,27 @@ def run_evaluation(config: EvalConfig, *, model: Any = None, overwrite: bool = F
     return result
 
 
-def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generated]:
+def run_generation(
+    config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent
+) -> list[Generated]:
     """Sample answers to prompts. What the verb `generate` calls."""
     environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
     policy = load_policy(config.model if model is None else model)
-    chat = config.chat
-    if chat == "auto" and getattr(policy.tokenizer, "chat_template", None):
-        chat = "always"
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
-    data = DataConfig(path=rows, chat=chat, system_prompt=config.system_prompt)
+    data = DataConfig(path=rows, chat=config.chat, system_prompt=config.system_prompt)
     room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
     check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
     try:
-        tasks = load_tasks(data, policy.tokenizer, max_prompt_tokens=room)
+        found = find_rows(data, "prompt")
+        settled = settle(data, found, policy.tokenizer, policy.prompt_format)
+        tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=room, found=found)
     except InputError as error:
         raise _of_prompts(error) from error
+    say(prompt_line(settled, found, tasks.items, policy))
     sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
-    found = sample_groups(setup.episodes(data, sampling), tasks.items, group_size=config.samples, tag="generate")
+    episodes = setup.episodes(settled.config, sampling)
+    sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
     return [
         Generated(
             prompt=scored.group.task.content,
@@ -98,7 +113,7 @@ def run_generation(config: GenerateConfig, *, model: Any = None) -> list[Generat
             ends=tuple(rollout.reason for rollout in scored.group.rollouts),
             failed=tuple(rollout.failed for rollout in scored.group.rollouts),
         )
-        for scored in found.groups
+        for scored in sampled.groups
     ]
 
 

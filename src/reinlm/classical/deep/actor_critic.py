@@ -21,7 +21,9 @@ class ActorCriticSettings(OnPolicySettings):
     smoothing: float = Field(1.0, ge=0, le=1)
     learning_rate: float = Field(1e-3, gt=0)
     value_coefficient: float = Field(0.5, ge=0)
+    """Weight of the critic's loss."""
     entropy_coefficient: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus."""
     normalize_advantages: bool = False
     """Over the batch."""
 

@@ -33,6 +33,7 @@ class NetworkSettings(Config):
     hidden: tuple[int, ...] = (64, 64)
     """Units of the hidden layers; none: a linear function."""
     learning_rate: float = Field(3e-4, gt=0)
+    """Of Adam, before the schedule."""
     schedule: Schedule = "constant"
     """How the learning rate goes to 0 over the budget."""
     max_grad_norm: float | None = Field(0.5, gt=0)

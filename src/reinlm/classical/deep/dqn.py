@@ -51,7 +51,9 @@ class DQNSettings(NetworkSettings):
     n: int = Field(3, ge=1)
     """Steps before the bootstrap. More than one is off-policy without a correction, so keep it small; 3 as in Rainbow."""
     epsilon_start: float = Field(1.0, ge=0, le=1)
+    """ε at the start: the share of random actions."""
     epsilon_end: float = Field(0.04, ge=0, le=1)
+    """ε at the end."""
     epsilon_share: float = Field(0.16, gt=0, le=1)
     """The share of the budget over which ε goes down linearly."""
     eval_freq: int | None = Field(5_000, ge=1)

@@ -31,7 +31,9 @@ class PPOSettings(OnPolicySettings):
     value_clip: float | None = Field(None, gt=0)
     """A value moves at most this far in one update before its gradient ends; null: no clip."""
     value_coefficient: float = Field(0.5, ge=0)
+    """Weight of the critic's loss."""
     entropy_coefficient: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus."""
     normalize_advantages: bool = True
     """In each minibatch."""
     target_kl: float | None = Field(None, gt=0)

@@ -25,13 +25,17 @@ class PPOPenaltySettings(OnPolicySettings):
     epochs: int = Field(10, ge=1)
     """Passes over a batch."""
     minibatch_size: int = Field(256, ge=1)
+    """Steps in an update; the last of a pass may be smaller."""
     target_kl: float = Field(0.01, gt=0)
     """Nats: what the coefficient aims at in each batch."""
     coefficient: float = Field(1.0, gt=0)
     """β at the start; the rule finds the right one within a few batches."""
     value_coefficient: float = Field(0.5, ge=0)
+    """Weight of the critic's loss."""
     entropy_coefficient: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus."""
     normalize_advantages: bool = True
+    """Over the batch."""
 
 
 @named(

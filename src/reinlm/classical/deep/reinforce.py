@@ -25,6 +25,7 @@ class REINFORCESettings(OnPolicySettings):
     smoothing: Literal[1] = 1
     """The whole return, always."""
     learning_rate: float = Field(5e-3, gt=0)
+    """Of the policy."""
     max_grad_norm: float | None = Field(None, gt=0)
     baseline: bool = True
     """Learn V(s) and subtract it."""

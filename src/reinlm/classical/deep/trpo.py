@@ -21,14 +21,19 @@ class TRPOSettings(OnPolicySettings):
     divergence: float = Field(0.01, gt=0)
     """δ, in nats: the mean KL(π_old ‖ π) that a step may reach."""
     cg_iterations: int = Field(10, ge=1)
+    """Steps of the conjugate gradient."""
     damping: float = Field(0.1, ge=0)
     """Added to the Fisher matrix's diagonal."""
     backtracks: int = Field(10, ge=1)
+    """Steps of the line search at most."""
     shrink: float = Field(0.8, gt=0, lt=1)
+    """The step is multiplied by it at each step of the line search."""
     critic_epochs: int = Field(10, ge=1)
+    """Passes of the critic over a batch."""
     minibatch_size: int = Field(128, ge=1)
     """Of the critic's updates."""
     normalize_advantages: bool = True
+    """Over the batch."""
 
 
 @named(

@@ -55,6 +55,11 @@ def tracker(
     return register
 
 
+def tracker_configs() -> dict[str, type[Config]]:
+    """The classes of settings of all trackers, by name."""
+    return {name: kind.config for name, kind in _KINDS.items()}
+
+
 def check_trackers(given: Any) -> list[dict[str, dict[str, Any]]]:
     """Trackers as a recipe names them, `"tensorboard"` or `{"wandb": {"project": "x"}}`, with all settings resolved.
 

@@ -20,6 +20,7 @@ class TrackioConfig(Config):
     """Project and name of the run in Trackio."""
 
     project: str = "reinlm"
+    """The project that the run belongs to."""
     name: str | None = None
     """Name of the run; null: the name of its folder and a random suffix."""
     space_id: str | None = None

@@ -20,6 +20,7 @@ class WandbConfig(Config):
     """Project and name of the run in Weights & Biases."""
 
     project: str = "reinlm"
+    """The project that the run belongs to."""
     name: str | None = None
     """Name of the run; null: the name of its folder."""
     entity: str | None = None

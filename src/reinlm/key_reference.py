@@ -1,0 +1,360 @@
+"""The configuration reference: enumerates every key of every verb from the classes that hold them.
+
+`python -m reinlm.key_reference` writes `keys.json` beside `reinlm.keys`, which everything else reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from pydantic_core import PydanticUndefined
+
+from reinlm.algorithms import ALGORITHMS
+from reinlm.classical.registry import catalogue, find
+from reinlm.composition.algorithm import Algorithm
+from reinlm.composition.choices import FIELDS, LISTS, OPTIONAL
+from reinlm.composition.composition import OVERLONG
+from reinlm.composition.document import yaml_text
+from reinlm.config import Config
+from reinlm.keys import REQUIRED, Key
+from reinlm.loop.trackers.registry import tracker_configs
+from reinlm.objectives import CHOICES, KL
+from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
+from reinlm.objectives.layout import LEVELS
+from reinlm.parts import PARTS
+from reinlm.schedules import SCHEDULES
+from reinlm.training.config import OF_A_RUN, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+
+CONFIGS: Mapping[str, type[Config]] = {"rl": RLConfig, "sft": SFTConfig, "eval": EvalConfig, "generate": GenerateConfig}
+"""The configuration of each verb of language models."""
+NOT_SET = {"": ("resolved",), "eval": tuple(f"evaluation.{name}" for name in OF_A_RUN)}
+"""By verb, and for all: keys that runs write, or that belong to other verbs. They cannot be set."""
+
+
+class _Row(NamedTuple):
+    key: str
+    type: str
+    default: str
+    doc: str
+
+
+def enumerate_keys() -> list[Key]:
+    """Every key of every verb, each once where type and description agree."""
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for verb, kind in CONFIGS.items():
+        out = (*NOT_SET[""], *NOT_SET.get(verb, ()))
+        for row in _config_rows(kind, ""):
+            if not any(f"{row.key}.".startswith(f"{key}.") for key in out):
+                found.setdefault((row.key, row.type, row.doc), {})[verb] = row.default
+    keys = [Key(key, type_, doc, defaults) for (key, type_, doc), defaults in found.items()]
+    return [*keys, *_classical_keys()]
+
+
+# ---------------------------------------------------------------------------------------------------- configurations
+
+
+def _config_rows(kind: type[Config], prefix: str) -> Iterator[_Row]:
+    """The keys below one configuration class, and below the parts that its values may name."""
+    docs = attribute_docs(kind)
+    for name, member in kind.model_fields.items():
+        key = f"{prefix}{name}"
+        inner, many = _section_in(member.annotation)
+        required = member.is_required()
+        if inner is None or many or not required:
+            default = REQUIRED if required else member.get_default(call_default_factory=True)
+            if inner is None or many or default is None:
+                text = default if default is REQUIRED else _default_text(default)
+                yield _Row(key, _described(key, member.annotation, member.metadata), text, docs.get(name, ""))
+        if inner is not None:
+            yield from _config_rows(inner, f"{key}.eval." if many else f"{key}.")
+        yield from _part_rows(key)
+
+
+def _section_in(annotation: Any) -> tuple[type[Config] | None, bool]:
+    """The configuration class that a field holds, alone or as the values of a mapping."""
+    many = get_origin(annotation) is dict
+    for option in (annotation, *get_args(annotation)):
+        if isinstance(option, type) and issubclass(option, Config):
+            return option, many
+    return None, False
+
+
+def _part_rows(key: str) -> Iterator[_Row]:
+    """The keys of the parts that the value of `key` may name."""
+    if key == "algorithm":
+        yield from _algorithm_rows()
+    elif key == "optimizer.options" or key.endswith(".optimizer.options"):
+        for part in PARTS["optimizer"].values():
+            yield from _config_rows(part, f"{key}.")
+    elif key == "reward.functions":
+        for name, part in PARTS["reward"].items():
+            yield _Row(f"{key}.{name}.weight", "number", "1.0", "Its weight in the sum of the rewards.")
+            yield _Row(f"{key}.{name}.label", "text", name, "The name that it is logged by.")
+            yield from _config_rows(part, f"{key}.{name}.")
+    elif key in ("environment", "rollout.engine"):
+        for name, part in PARTS[key.rpartition(".")[2]].items():
+            yield from _config_rows(part, f"{key}.{name}.")
+    elif key == "run.trackers":
+        for name, settings in tracker_configs().items():
+            yield from _config_rows(settings, f"{key}.{name}.")
+
+
+def _described(key: str, annotation: Any, metadata: Any = ()) -> str:
+    """What may stand at `key`."""
+    names = _names(key)
+    text = " | ".join(names) if names else type_text(annotation, metadata)
+    optional = type(None) in get_args(annotation)
+    return f"{text} | null" if optional and not text.endswith("null") else text
+
+
+def _names(key: str) -> list[str]:
+    """The words that may stand at `key`, where a registry holds them."""
+    last = key.rpartition(".")[2]
+    if key in ("environment", "rollout.engine"):
+        return [*PARTS[last], "{NAME: {key: value}}", *(["file.py:CLASS"] if last == "environment" else [])]
+    if last == "name" and key.endswith("optimizer.name"):
+        return [*PARTS["optimizer"]]
+    if last == "schedule":
+        return [*SCHEDULES]
+    registries: dict[str, list[str]] = {
+        "algorithm": [*ALGORITHMS, "{base: NAME, …}"],
+        "reward.functions": [*PARTS["reward"], "file.py:function", "{name: NAME, weight: 1}", "a list of them"],
+        "run.trackers": [*tracker_configs(), "{NAME: {key: value}}", "a list of them"],
+    }
+    return registries.get(key, [])
+
+
+# ---------------------------------------------------------------------------------------------------- algorithms
+
+
+def _algorithm_rows() -> Iterator[_Row]:
+    """The choices of an algorithm, and the values of each choice by its name."""
+    docs = attribute_docs(Algorithm)
+    yield _Row(
+        "algorithm.base", " | ".join(ALGORITHMS), "grpo", "The named algorithm whose choices stand where none is given."
+    )
+    for choice in FIELDS:
+        allowed = _allowed_choices(choice)
+        yield _Row(f"algorithm.{choice}", allowed, "as in the base", docs.get(choice, ""))
+        if choice == "kl":
+            yield from _choice_rows("algorithm.kl.", KL)
+        for name, made in CHOICES.get(LISTS.get(choice, choice), {}).items():
+            alone = choice in OPTIONAL and len(CHOICES[choice]) == 1  # its name may be left out
+            yield from _choice_rows(f"algorithm.{choice}." if alone else f"algorithm.{choice}.{name}.", made)
+
+
+def _allowed_choices(choice: str) -> str:
+    if choice == "name":
+        return "text"
+    if choice == "overlong":
+        return " | ".join(OVERLONG)
+    if choice == "kl":
+        return "{estimator: k3, …} | a list of them | null"
+    kind = LISTS.get(choice, choice)
+    alone = choice in OPTIONAL and len(CHOICES[kind]) == 1
+    names = "{key: value}" if alone else " | ".join(CHOICES[kind])
+    return names + (" | a list of them" if choice in LISTS else " | null" if choice in OPTIONAL else "")
+
+
+def _choice_rows(prefix: str, made: Any) -> Iterator[_Row]:
+    """The fields of a choice; of one that a field holds, the name alone, and its values below a controller."""
+    if not (isinstance(made, type) and is_dataclass(made)):
+        return
+    docs, hints = attribute_docs(made), get_type_hints(made, localns={"Advantage": Any, "Controller": Any})
+    for member in fields(made):
+        kind = member.metadata.get("kind")
+        key = f"{prefix}{member.name}"
+        default = REQUIRED if member.default is MISSING else yaml_text(member.default)
+        if kind is None:
+            text = " | ".join(_words(made, member.name)) or type_text(hints[member.name])
+            if _words(made, member.name) and type(None) in get_args(hints[member.name]):
+                text += " | null"
+        else:
+            text = " | ".join(CHOICES[kind]) + (" | null" if member.default is None else "")
+        yield _Row(key, text, default, docs.get(member.name, "") or _first_sentence(made))
+        if kind == "controller":
+            for name, inner in CHOICES[kind].items():
+                yield from _choice_rows(f"{key}.{name}.", inner)
+
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "estimator": NAMES,
+    "anchor": ANCHORS,
+    "placement": PLACEMENTS,
+    "direction": ("reverse", "forward"),
+    "against": ("old", "rollout"),
+    "per": ("token", "sequence"),
+    "by": ("token", "episode"),
+    "level": ("token", *LEVELS[:3]),
+}
+"""The allowed words of a choice's text fields."""
+
+
+def _words(made: Any, name: str) -> tuple[str, ...]:
+    return _WORDS.get(name, ())
+
+
+def _first_sentence(made: Any) -> str:
+    return " ".join((made.__doc__ or "").split("\n\n")[0].split())
+
+
+# ---------------------------------------------------------------------------------------------------- classical
+
+
+def _classical_keys() -> list[Key]:
+    """The settings of the algorithms of `reinlm classical`, each with the algorithms that have it.
+
+    What an algorithm narrows to a single value is no setting of it.
+    """
+    found: dict[_Row, list[str]] = {}
+    for card in catalogue():
+        kind = find(card.name).Settings
+        for row in _config_rows(kind, ""):
+            if len(get_args(kind.model_fields[row.key].annotation)) != 1 or row.type != row.default:
+                found.setdefault(row, []).append(card.name)
+    return [Key(row.key, row.type, row.doc, {"classical": row.default}, tuple(of)) for row, of in found.items()]
+
+
+# ---------------------------------------------------------------------------------------------------- text of a field
+
+
+@functools.cache
+def attribute_docs(kind: type) -> dict[str, str]:
+    """The docstrings below the fields of a class and of its bases, each on one line; without source, none."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.split(".")[0] in ("builtins", "pydantic", "abc", "typing"):
+            continue
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        except (OSError, TypeError, SyntaxError):
+            continue
+        assert isinstance(body, ast.ClassDef)
+        for node, following in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and isinstance(following, ast.Expr)
+            ):
+                value = following.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    docs[node.target.id] = " ".join(value.value.split())
+    return docs
+
+
+def type_text(annotation: Any, metadata: Any = ()) -> str:
+    """A type with its range, in words: `integer ≥ 1`, `auto | always | never`, `number > 0 and < 1 | null`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_text(arguments[0], [*arguments[1:], *metadata])
+    if origin in (Union, types.UnionType):
+        parts = [type_text(option, metadata) for option in arguments if option is not type(None)]
+        return " | ".join([*dict.fromkeys(parts), *(["null"] if type(None) in arguments else [])])
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (list, tuple):
+        if origin is tuple and Ellipsis not in arguments:
+            return f"[{', '.join(type_text(part) for part in arguments)}]"
+        return f"list of {_PLURALS.get(type_text(arguments[0]), type_text(arguments[0]))}"
+    name = _PLAIN.get(annotation) or (
+        "mapping" if origin is dict else "section" if _section_in(annotation)[0] else "any"
+    )
+    return " ".join([name, " and ".join(_limits(metadata))]).strip() if name in _NUMBERS else name
+
+
+_PLAIN: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true | false"}
+_NUMBERS = ("integer", "number")
+_PLURALS = {"text": "texts", "integer": "integers", "number": "numbers", "any": "values", "integer ≥ 0": "integers ≥ 0"}
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def _limits(metadata: Any) -> list[str]:
+    bounds = ((sign, getattr(item, name, None)) for item in metadata for name, sign in _SIGNS.items())
+    return [
+        f"{sign} {bound if isinstance(bound, int) else format(bound, 'g')}"
+        for sign, bound in bounds
+        if bound is not None
+    ]
+
+
+def _default_text(value: Any) -> str:
+    if value is PydanticUndefined:
+        return REQUIRED
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_default_text(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return "{}" if not value else json.dumps(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+def written() -> str:
+    """The contents of keys.json."""
+    rows = [
+        {name: value for name, value in asdict(key).items() if value or name != "algorithms"}
+        for key in enumerate_keys()
+    ]
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
+
+
+INTRODUCTION = """# Configuration
+
+Every key of a recipe, of `key=value` on the command line, and of the sections that the verbs take from Python
+(`reinlm.rl(rollout={"group_size": 16})` is `rollout.group_size=16`). `reinlm keys WORD` searches them, also by their names in
+TRL, verl and Stable-Baselines3. The page is written by `reinlm keys --page` from the classes that hold the keys.
+
+A recipe is a YAML file of these keys; what comes later overrides: recipe, flags, `key=value`. `null` switches off what is
+optional. A value of a named part stands below the part's name: `algorithm.gate.clip.low`, `reward.functions.regex.pattern`.
+"""
+_TITLES = {"": "Keys that stand alone"}
+
+
+def configuration_page() -> str:
+    """docs/configuration.md: the keys of the verbs by section, then the settings of the classical algorithms."""
+    groups: dict[str, list[Key]] = {}
+    keys = enumerate_keys()
+    for key in keys:
+        if "classical" not in key.defaults:
+            groups.setdefault(key.section, []).append(key)
+    alone = {key.key for key in groups.get("", [])} & groups.keys()  # such as `reward` beside `reward.functions`
+    for name in alone:
+        groups[name] = [key for key in groups[""] if key.key == name] + groups[name]
+    groups[""] = [key for key in groups[""] if key.key not in alone]
+    lines = [INTRODUCTION]
+    for section, members in groups.items():
+        lines += [f"## {_TITLES.get(section, f'`{section}`')}", "", _HEAD.format(of="verbs")]
+        lines += [*(_page_row(key, ", ".join(key.defaults)) for key in members), ""]
+    lines += ["## Settings of `reinlm classical`", "", _HEAD.format(of="algorithms")]
+    lines += [_page_row(key, ", ".join(key.algorithms)) for key in keys if "classical" in key.defaults]
+    return "\n".join(lines) + "\n"
+
+
+_HEAD = "| key | what may stand there | default | what it does | {of} |\n|---|---|---|---|---|"
+
+
+def _page_row(key: Key, of: str) -> str:
+    several = len(set(key.defaults.values())) > 1
+    default = (
+        "; ".join(f"{verb}: {text}" for verb, text in key.defaults.items())
+        if several
+        else next(iter(key.defaults.values()))
+    )
+    cells = (f"`{key.key}`", key.type, default, key.doc, of)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "keys.json").write_text(written(), encoding="utf-8")
