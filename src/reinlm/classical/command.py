@@ -20,6 +20,7 @@ from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.classical.sb3 import settings_of
 from reinlm.config import apply_overrides, build, merge, read_recipe
 from reinlm.errors import InputError
+from reinlm.keys import keys_of
 from reinlm.loop import Callback
 from reinlm.runs import Progress
 
@@ -35,6 +36,32 @@ def list_algorithms(*, as_json: bool = False) -> None:
         console.print(f"[bold]{card.name}[/bold]  [dim]{card.family}; {card.actions} actions[/dim]")
         for line in (card.equation, card.source, card.use):
             console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_settings(name: str | None, words: Sequence[str] = (), *, as_json: bool = False) -> None:
+    """Print every setting of an algorithm with the value that it has by default, or by the words KEY=VALUE.
+
+    Raises InputError for an unknown algorithm and for words that it does not take.
+    """
+    if name is None:
+        raise InputError("the settings of which algorithm?", hint="reinlm classical ppo --settings")
+    kind = find(name)
+    given = settings_of(kind, None, apply_overrides({}, words))
+    values = build(kind.Settings, given).model_dump(mode="json")
+    known = {key.key: key for key in keys_of("classical") if name in key.algorithms}
+    if as_json:
+        rows = [
+            {"key": key, "value": value, "type": known[key].type, "doc": known[key].doc}
+            for key, value in values.items()
+        ]
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    console = Console()
+    for key, value in values.items():
+        there = f" [{', '.join(known[key].names)}]" if known[key].names else ""
+        shown = json.dumps(value) if not isinstance(value, str) else value
+        console.print(f"[bold]{key}[/bold]={shown}  [dim]{known[key].type}[/dim]", highlight=False, soft_wrap=True)
+        console.print(f"    {known[key].doc}{there}", markup=False, highlight=False, soft_wrap=True)
 
 
 def run_command(

@@ -168,14 +168,19 @@ def generate(
 
 @command()
 def classical(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An algorithm; see --list.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="An algorithm (see --list), or a recipe, as a run's config.yaml."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
         ),
     ] = None,
-    env: Annotated[str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1.")] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1, or file.py:CLASS.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the environment for each seed.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Or episodes for each seed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,
@@ -188,6 +193,7 @@ def classical(
         bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
     ] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
+    as_settings: Annotated[bool, typer.Option("--settings", help="List the algorithm's settings with values.")] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -197,12 +203,15 @@ def classical(
 
     reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
     """
-    from reinlm.classical.command import list_algorithms, run_command
+    from reinlm.classical.command import list_algorithms, run_command, show_settings
     from reinlm.insight.report import REPORT_FILE
     from reinlm.insight.tracker import ReportTracker
 
     if as_list:
         list_algorithms(as_json=as_json)
+        return
+    if as_settings:
+        show_settings(name, settings or [], as_json=as_json)
         return
     given = _given(
         {

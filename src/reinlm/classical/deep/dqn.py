@@ -22,7 +22,10 @@ from reinlm.schedules import Schedule
 
 
 class DQNSettings(NetworkSettings):
-    """As in the Nature paper, with rates and sizes for small control tasks."""
+    """As in the Nature paper, with rates and sizes for small control tasks.
+
+    The best evaluated weights are kept by default: see `reinlm.classical.deep.selection`.
+    """
 
     hidden: tuple[int, ...] = (128, 128)
     learning_rate: float = Field(1e-3, gt=0)
@@ -57,7 +60,6 @@ class DQNSettings(NetworkSettings):
     epsilon_share: float = Field(0.16, gt=0, le=1)
     """The share of the budget over which ε goes down linearly."""
     eval_freq: int | None = Field(5_000, ge=1)
-    """As above; on by default, since the greedy policy changes from update to update."""
 
     @model_validator(mode="after")
     def _down(self) -> DQNSettings:
