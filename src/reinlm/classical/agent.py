@@ -106,8 +106,6 @@ class Agent(ABC):
         """What users call and read."""
         return sorted({*USED, *(name for name in vars(self) if name in DATA)})
 
-    # ------------------------------------------------------------------------------------------ what users call
-
     def learn(
         self,
         steps: int | None = None,

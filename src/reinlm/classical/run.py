@@ -164,7 +164,9 @@ def run_classical(
 
 
 def _agent(config: ClassicalConfig, seed: int) -> Agent:
-    agent = find(config.algorithm)(config.env, seed=seed, env_arguments=config.env_arguments, **config.settings)
+    kind = find(config.algorithm)
+    settings = settings_of(kind, None, config.settings)
+    agent = kind(config.env, seed=seed, env_arguments=config.env_arguments, **settings)
     agent.begin(config.steps, episodes=config.episodes)
     return agent
 

@@ -119,7 +119,7 @@ def _ours(kind: type[Agent], name: str, value: Any) -> dict[str, Any]:
         read = READERS[name](kind, value)
         return read if read.keys() <= fields.keys() else {name: value}
     if name in OF_LEARN and name not in fields:
-        raise InputError(f"{name} is no setting of {kind.name}: it belongs to learning", hint=f"write {OF_LEARN[name]}")
+        raise InputError(f"{name} is no setting of {kind.name}", hint=f"write {OF_LEARN[name]}")
     if name in AS_IT_IS and name not in fields:
         same, why = AS_IT_IS[name]
         if value == same:

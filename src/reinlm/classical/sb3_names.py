@@ -43,13 +43,18 @@ AS_IT_IS = {
 """Arguments without a setting here: the value that describes what happens anyway, which is accepted, and why no other is."""
 
 OF_LEARN = {
-    "total_timesteps": "learn(total_timesteps=100_000)",
+    "total_timesteps": "learn(total_timesteps=100_000), or --steps 100000",
+    "steps": "learn(100_000), or --steps 100000",
+    "episodes": "learn(episodes=1000), or --episodes 1000",
+    "verbose": "--quiet for less",
+    "seed": "--seed 0",
+    "env_arguments": "env.KEY=VALUE",
     "callback": "learn(log=f), which calls f(metrics)",
     "progress_bar": "learn(steps, progress_bar=True)",
     "log_interval": "learn(log=f), which calls f(metrics) about a hundred times",
     "eval_env": "evaluate(agent, env)",
 }
-"""What belongs to `learn` or `evaluate`, and is given to the constructor."""
+"""What belongs to `learn`, `evaluate` or a flag, and is given as a setting."""
 
 ATTRIBUTES = {
     "num_timesteps": "steps",
