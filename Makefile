@@ -6,7 +6,7 @@ SEED ?= 0
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint slow mutants wheel clean
+.PHONY: help quickstart test lint docs slow mutants wheel clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ lint: $(STAMP)  ## Style, types, import contracts
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
+docs: $(STAMP)  ## Build the docs site into site/ (no network)
+	PYTHONPATH=docs $(BIN)/zensical build --strict
+
 slow: $(STAMP)  ## The tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
@@ -34,7 +37,7 @@ wheel: $(STAMP)  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --sdist
 
 clean:  ## Remove the environment and what builds left
-	rm -rf $(VENV) dist build .coverage* htmlcov mutants
+	rm -rf $(VENV) dist build site .coverage* htmlcov mutants
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "reinlm needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }

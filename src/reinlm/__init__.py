@@ -29,6 +29,7 @@ _WHERE = {
     "rl": "reinlm.api",
     "evaluate": "reinlm.api",
     "generate": "reinlm.api",
+    "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",

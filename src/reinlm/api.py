@@ -20,6 +20,7 @@ from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Generated, run_evaluation, run_generation
 
@@ -203,6 +204,26 @@ def generate(
     if prompts is not None:
         sections["prompts"] = _prompts(prompts)
     return run_generation(_config(GenerateConfig, over(read(recipe), sections), loaded), model=loaded)
+
+
+def create_model(
+    data: Any = None,
+    *,
+    output: str | Path | None = None,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    **sections: Any,
+) -> CreatedModel:
+    """A small model with random weights and a tokenizer trained on the data, written to `output`.
+
+    Args:
+        data, recipe: as in `reinlm.sft`; the rows are those that sft will imitate.
+        output: the model's folder.
+        overwrite: replace the model that `output` holds.
+        sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
+    """
+    _, sections = _objects(None, data, output, sections, run=False)
+    return run_create(_config(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)
 
 
 def _prompts(given: Any) -> list[Any]:

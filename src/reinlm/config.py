@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
+from reinlm.keys import key_hint
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
 MAX_SECONDS = 1e6
@@ -39,6 +39,9 @@ class Config(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
+
+    verb: ClassVar[str] = ""
+    """The verb whose keys a configuration holds; empty for that of a part."""
 
     def changed(self, name: str) -> bool:
         """Whether a value differs from its default. (A run's config.yaml contains every key, so presence is no evidence.)"""
@@ -195,9 +198,8 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         known = _fields(kind, path[:-1])
         near = nearest(path[-1], known)
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
-        top = kind.model_fields
-        reachable = {*top, *(f"{name}.{key}" for name in top for key in _fields(kind, [name]))}
-        elsewhere = alias_hint(path, first.get("input"), known=reachable, classical="model" not in top)
+        verb = getattr(kind, "verb", "")
+        elsewhere = key_hint(path, first.get("input"), verb=verb) if verb or not near else None
         return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")

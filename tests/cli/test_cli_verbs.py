@@ -19,7 +19,7 @@ import reinlm as library
 from reinlm.config import read_recipe
 from reinlm.runs import without_clocks
 
-VERBS = ("quickstart", "sft", "rl", "eval", "generate")
+VERBS = ("quickstart", "create-model", "sft", "rl", "eval", "generate")
 
 
 def records(folder: str) -> list[dict]:
@@ -96,6 +96,23 @@ def test_sft_then_rl_then_eval_then_generate(reinlm, rl, place):
     rows = [json.loads(line) for line in said.out.splitlines()]
     assert [row["prompt"] for row in rows] == ["123+321="] * 2 + ["000+000="] * 2
     assert all(set(row["completion"]) <= set("0123456789+=") for row in rows)
+
+
+def test_create_model_from_a_recipe_says_what_it_made_and_replaces_on_request(reinlm, place):
+    (place / "m.yaml").write_text("data: d.jsonl\ntokenizer: characters\nhidden_size: 16\nheads: 2\nlayers: 1\n")
+    words = ("create-model", "m.yaml", "-o", "small", "context=16")
+    made = reinlm(*words)
+    assert made.code == 0, made.err
+    assert "small: " in made.out
+    assert "64 of 64 rows fit its context of 16" in made.out
+    again = reinlm(*words)
+    assert (again.code, len(again.errors)) == (2, 1)
+    assert reinlm(*words, "--overwrite", "layers=2").code == 0
+    assert read_recipe("small/config.json")["num_hidden_layers"] == 2
+    assert reinlm("generate", "-m", "small", "-p", "1+1=", "--max-new-tokens", "3").code == 0
+    missing = reinlm("create-model", "m.yaml")
+    assert (missing.code, len(missing.errors)) == (2, 1)
+    assert "output" in missing.err
 
 
 @pytest.mark.cli

@@ -194,7 +194,9 @@ def test_a_report_that_cannot_be_written_does_not_hide_why_the_run_ended(tmp_pat
 
     with pytest.raises(reinlm.RunError, match="KeyError: 'first'") as raised:
         sft(tmp_path / "run", [At(1, spoil)])
-    assert "callback ReportTracker failed in on_run_ended" in raised.value.__notes__[0]
+    kept, report = raised.value.__notes__
+    assert f"the first step is saved in {tmp_path / 'run' / 'checkpoints' / 'step_1'}; go on with reinlm sft" in kept
+    assert "callback ReportTracker failed in on_run_ended" in report
 
 
 # ------------------------------------------------------------------------------------------------ step by step

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,8 @@ SAVES = 10
 
 class ClassicalConfig(Config):
     """`reinlm classical`: what is learned, where, for how long, and with how many seeds."""
+
+    verb: ClassVar[str] = "classical"
 
     algorithm: str
     env: str

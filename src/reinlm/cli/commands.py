@@ -166,6 +166,28 @@ def generate(
                     complain(f"this episode ended by an error: {end}", None, "note: ")
 
 
+@command("create-model")
+def create_model(
+    arguments: Arguments = None,
+    data: Data = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The model's folder.")] = None,
+    seed: Seed = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in --output.")] = False,
+    debug: Debug = False,
+) -> None:
+    """A small model from scratch: random weights, and a tokenizer trained on the data that sft will imitate.
+
+    reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512
+    """
+    flags = _flags(None, data, seed=seed) | _given({"output": output and str(output)})
+    made = reinlm.create_model(recipe=_tree(arguments, flags), overwrite=overwrite)
+    context = made.policy.context_length
+    typer.echo(f"model  {made.folder}: {made.parameters:,} parameters, {len(made.policy.tokenizer):,} tokens")
+    typer.echo(
+        f"data   {made.fitting:,} of {made.rows:,} rows fit its context of {context}; the longest has {made.longest}"
+    )
+
+
 @command()
 def classical(
     name: Annotated[

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from reinlm.errors import nearest
+from reinlm.keys import flag_hint
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's exceptions; typer contains its own copy of click, which it does not export."""
@@ -21,7 +22,7 @@ def explain(error: Exception) -> tuple[str, str | None]:
         options = [name for option in context.command.params for name in option.opts if name.startswith("--")]
         near = nearest(words, options)
         hint = f"did you mean {near}?" if near else f"known: {', '.join(options)}"
-        return f"unknown option {words!r}", _elsewhere(words, context.command.name == "classical") or hint
+        return f"unknown option {words!r}", flag_hint(words, str(context.command.name)) or hint
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     if message.startswith("No such command"):
         name = message.split("'")[1]
@@ -29,14 +30,6 @@ def explain(error: Exception) -> tuple[str, str | None]:
         near = nearest(name, commands)
         return f"unknown command {name!r}", f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
     return message[0].lower() + message[1:].rstrip("."), f"see `{context.command_path} --help`" if context else None
-
-
-def _elsewhere(option: str, classical: bool) -> str | None:
-    """A hint with our name for an option of another library."""
-    from reinlm.aliases import alias_hint
-
-    hint = alias_hint([option.lstrip("-").replace("-", "_")], classical=classical)
-    return f"{hint} (KEY=VALUE sets a key)" if hint else None
 
 
 def complain(message: str, hint: str | None, label: str = "error: ") -> None:

@@ -104,12 +104,17 @@ def character_tokenizer(alphabet: str, *, chat_template: str | None = None) -> P
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, *, special_tokens: Sequence[str] = (), chat_template: str | None = None
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    special_tokens: Sequence[str] = (),
+    split_digits: bool = False,
+    chat_template: str | None = None,
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer, trained on `texts`: pad is 0, EOS is 1, then `special_tokens`, then bytes and merges.
 
     It can encode every text, and decoding restores it exactly. The vocabulary is smaller than `vocab_size` if the texts have
-    too few pairs to merge.
+    too few pairs to merge. `split_digits` makes every digit a token, so that numbers are spelled alike wherever they stand.
 
     Raises:
         InputError: a vocabulary too small for 256 bytes and the special tokens.
@@ -121,7 +126,9 @@ def train_tokenizer(
     if vocab_size < least:
         raise InputError(f"vocab_size {vocab_size} is below {least}: 256 bytes and {len(special)} special tokens")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, to_bytes]) if split_digits else to_bytes
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

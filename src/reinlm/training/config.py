@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -103,9 +103,16 @@ class RunConfig(Config):
     """Episodes of a step that are written there at most, in whole groups; null: all."""
     trackers: list[str | dict[str, Any]] | None = None
     """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
-    `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""
+    `{wandb: {project: x, mode: offline}}`; one may stand alone; null: TensorBoard."""
     tensorboard: bool | None = None
     """In place of `trackers`: true for `[tensorboard]`, false for none."""
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _one_tracker(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [value]
+        return [{name: settings} for name, settings in value.items()] if isinstance(value, Mapping) else value
 
     @field_validator("trackers")
     @classmethod
@@ -198,6 +205,8 @@ class VerbConfig(ModelVerbConfig):
 class SFTConfig(VerbConfig):
     """`reinlm sft`: imitate completions."""
 
+    verb: ClassVar[str] = "sft"
+
     optimizer: SFTOptimizer = SFTOptimizer()
     training: SFTTraining = SFTTraining()
     reward: RewardConfig | None = None
@@ -222,6 +231,8 @@ class SFTConfig(VerbConfig):
 
 class RLConfig(VerbConfig):
     """`reinlm rl`: improve a policy by reinforcement learning."""
+
+    verb: ClassVar[str] = "rl"
 
     reward: RewardConfig | None = None
     """Null: the environment's own rewards alone."""
@@ -286,6 +297,8 @@ OF_A_RUN = ("data", "every", "stop_at", "patience")
 class EvalConfig(ModelVerbConfig):
     """`reinlm eval`: score a model."""
 
+    verb: ClassVar[str] = "eval"
+
     data: DataConfig
     reward: RewardConfig | None = None
     """Null: the environment's own rewards alone."""
@@ -315,6 +328,8 @@ class EvalConfig(ModelVerbConfig):
 
 class GenerateConfig(ModelVerbConfig):
     """`reinlm generate`: sample from a model."""
+
+    verb: ClassVar[str] = "generate"
 
     prompts: list[Any] = Field(min_length=1)
     """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""

@@ -17,6 +17,7 @@ from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
 from reinlm.rollouts.groups import Sampled
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
+from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 """The setting that limits the length of a turn in evaluation."""
@@ -106,6 +107,7 @@ def evaluate_tasks(
     if errors := environment_errors(found.groups):
         metrics["environment_errors"] = float(len(errors))
     metrics["failed"] = float(sum(found.failures.values()))
+    metrics |= {name: value for name, value in usage_metrics(found.usage).items() if "/logged/" in name}
     return Evaluation(metrics, found.groups, correct, found.messages, _notes(found, own))
 
 

@@ -25,8 +25,14 @@ from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaul
 MAY_CHANGE = (
     *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
     "training.steps",
+    *(
+        f"reward.{name}"
+        for name in ("time_limit", "workers", "on_reward_error", "retries", "retry_delay", "one_by_one")
+    ),
+    *("reward.concurrency", "reward.max_failed_steps"),
 )
-"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, and how long it goes on."""
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, and
+what becomes of rewards that fail."""
 
 
 def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:

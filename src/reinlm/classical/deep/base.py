@@ -26,6 +26,8 @@ from reinlm.schedules import Schedule, scheduled
 class NetworkSettings(Config):
     """What every network has."""
 
+    verb: ClassVar[str] = "classical"
+
     discount: float = Field(0.99, ge=0, le=1)
     """γ."""
     environments: int = Field(1, ge=1)
