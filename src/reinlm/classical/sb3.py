@@ -1,6 +1,6 @@
 """Calls in the words of Stable-Baselines3: `PPO("MlpPolicy", env, n_steps=2048).learn(total_timesteps=100_000)`.
 
-What means the same is accepted under both names (`reinlm.aliases.SB3` pairs them); what does not is an error that names ours.
+What means the same is accepted under both names (`reinlm.alias_tables.SB3` pairs them); what does not is an error that names ours.
 The functions here are the only place that knows it; everything behind them has our names alone.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from reinlm.aliases import SB3
+from reinlm.alias_tables import SB3
 from reinlm.classical.environments import EnvLike, check_one
 from reinlm.classical.sb3_names import AS_IT_IS, OF_LEARN, POLICIES, SYMBOLS
 from reinlm.errors import InputError
@@ -214,7 +214,13 @@ def _no_rate(kind: type[Agent], value: Any) -> dict[str, Any]:
     raise InputError("unknown key 'lr'", hint=f"did you mean {ours!r}?")
 
 
+def _policy(kind: type[Agent], value: Any) -> dict[str, Any]:
+    _check_policy(kind, str(value))
+    return {}
+
+
 READERS: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "policy": _policy,
     "vf_coef": _value_coefficient,
     "policy_kwargs": _network,
     "net_arch": _hidden,
