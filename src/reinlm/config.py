@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from reinlm.errors import InputError, ReinlmError, nearest
 from reinlm.keys import key_hint
+from reinlm.places import model_folder
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
 MAX_SECONDS = 1e6
@@ -50,15 +51,17 @@ class Config(BaseModel):
 
 
 def _model_path(value: Any) -> Any:
+    if isinstance(folder := getattr(value, "folder", None), Path):  # the result of a run
+        value = folder
     if not isinstance(value, str | Path):
         raise ValueError(
             f"a model's folder or Hugging Face name stands here, not an object of type {type(value).__name__}"
         )
-    return str(value)
+    return model_folder(str(value))
 
 
 ModelPath = Annotated[str, BeforeValidator(_model_path)]
-"""Where a model is: a folder, or a name on the Hub."""
+"""Where a model is: a folder, or a name on the Hub. A run's folder or result stands for its last checkpoint."""
 
 
 class _Loader(yaml.SafeLoader):

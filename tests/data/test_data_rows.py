@@ -246,7 +246,7 @@ def test_a_bare_path_or_rows_stand_for_the_whole_configuration(tmp_path):
     ("tree", "message"),
     [
         ({"path": " "}, "path: must name a file or a data set"),
-        ({"path": 5}, r"path: must be a path, a data set's name, or a list of paths or rows \(given: 5\)"),
+        ({"path": 5}, "an object of type int is no data"),
         ({"path": "a", "colums": {}}, "unknown key 'colums' .*did you mean 'columns'"),
         ({"path": "a", "chat": "never", "system_prompt": "x"}, "system_prompt has no effect with chat='never'"),
         ({"path": "a", "chat_template_kwargs": {"tokenize": True}}, "tokenize cannot be set here"),

@@ -113,6 +113,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -122,7 +123,7 @@ def evaluate(
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
     tree = _tree(arguments, flags | _given({"output": output and str(output)}))
-    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         complain(note, None, "note: ")
     if as_json:
@@ -145,6 +146,7 @@ def generate(
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Sample from a model.
@@ -155,7 +157,7 @@ def generate(
     flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    for answers in reinlm.generate(recipe=_tree(arguments, flags)):
+    for answers in reinlm.generate(recipe=_tree(arguments, flags), quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
                 row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}

@@ -61,6 +61,15 @@ def short_kl(kl: Any) -> str:
     return "; ".join(words) or "none"
 
 
+def choice_rows(algorithm: Algorithm) -> list[tuple[str, str]]:
+    """(choice, short text) of every choice that is made, the five first."""
+    tree = algorithm_spec(algorithm)
+    first = ("advantage", "ratio", "gate", "kl", "weights")
+    others = [kind for kind in tree if kind not in (*first, "base", "name") and tree[kind] not in (None, [], False)]
+    rows = [(kind, short_kl(tree[kind]) if kind == "kl" else _listed(tree[kind])) for kind in (*first, *others)]
+    return [*rows, ("updates", short_updates(algorithm.updates))]
+
+
 def changed_choices(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:
     """The choices in which an algorithm differs from its parent, as {choice, from, to}; empty without a parent."""
     if parent is None:

@@ -28,12 +28,18 @@ def read_source(source: str | Sequence[Any], split: str | None = None, subset: s
     """
     if isinstance(source, str):
         yield from _read_one(source, split, subset)
-    elif source and all(isinstance(item, str) for item in source):
-        twice = sorted({item for item in source if source.count(item) > 1})
+    elif source and all(isinstance(item, str | list) for item in source):
+        named = [item for item in source if isinstance(item, str)]
+        twice = sorted({item for item in named if named.count(item) > 1})
         if twice:
             raise InputError(f"{twice[0]} is named twice among the data", hint="name each source once")
-        for item in source:
-            yield from _read_one(item, split, subset)
+        for number, item in enumerate(source):
+            if isinstance(item, str):
+                yield from _read_one(item, split, subset)
+                continue
+            _refuse_splits("a list of rows", split, subset)
+            for index, row in enumerate(item):
+                yield _row(f"data[{number}][{index}]", row)
     else:
         _refuse_splits("a list of rows", split, subset)
         for index, item in enumerate(source):
@@ -45,6 +51,13 @@ def source_name(source: str | Sequence[Any]) -> str:
     if isinstance(source, str):
         return source
     return ", ".join(source) if source and all(isinstance(item, str) for item in source) else "data"
+
+
+def source_number(where: str, sources: Sequence[Any]) -> int:
+    """Which of several sources a row comes from, by its origin as `read_source` names it."""
+    names = [item if isinstance(item, str) else f"data[{number}]" for number, item in enumerate(sources)]
+    found = [number for number, name in enumerate(names) if where.startswith((f"{name}:", f"{name}["))]
+    return max(found, key=lambda number: len(names[number]))
 
 
 def _read_one(source: str, split: str | None, subset: str | None) -> Read:

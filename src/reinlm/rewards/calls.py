@@ -235,15 +235,22 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "trainer_state":
             return state
         case "prompts":
-            return [messages(rollout.task.content) for rollout in rollouts]
+            return [messages(rollout.task.prompt) for rollout in rollouts]
         case "completions":
-            return [messages(rollout.completion) for rollout in rollouts]
+            return [_completion(rollout) for rollout in rollouts]
         case "completion_ids":
             return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
         case "rows":
             return [dict(rollout.task.columns) for rollout in rollouts]
         case _:
             return [rollout.task.columns.get(name) for rollout in rollouts]
+
+
+def _completion(rollout: Rollout) -> str | list[dict[str, Any]]:
+    """Text where the prompt of the row is text, else messages."""
+    if rollout.task.from_text and not isinstance(rollout.completion, str):
+        return "".join(str(message.get("content") or "") for message in rollout.completion)
+    return messages(rollout.completion)
 
 
 def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str, Any]]:

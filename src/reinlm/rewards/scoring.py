@@ -112,7 +112,7 @@ class RewardSet:
                 reward for reward in self._rewards if prompts and reward.in_worker and name in reward.names(columns)
             ]
             for prompt in prompts if taking else ():
-                taking[0].encode(name, messages(prompt.content) if name == "prompts" else prompt.columns.get(name))
+                taking[0].encode(name, messages(prompt.prompt) if name == "prompts" else prompt.columns.get(name))
 
     def score(
         self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: TokenEnds = _no_text

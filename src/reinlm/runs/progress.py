@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -30,6 +31,28 @@ HIDDEN_BESIDE_REWARD = "loss"
 
 LINE_SECONDS = 10.0
 """Without a terminal a line is printed this often, and at every evaluation."""
+
+
+@contextmanager
+def hushed(*, quiet: bool) -> Iterator[None]:
+    """Within it transformers, datasets and the libraries below them show no messages, bars and warnings, if `quiet`."""
+    if not quiet:
+        yield
+        return
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            for package in ("transformers", "torch", "peft", "datasets", "huggingface_hub", "accelerate"):
+                warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 class _Bar(RichProgress):

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from reinlm.config import Config
 from reinlm.data import DataConfig
 from reinlm.data.config import Chat
+from reinlm.data.frames import is_rows
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
@@ -345,7 +346,7 @@ class GenerateConfig(ModelVerbConfig):
 
 def as_section(key: str, value: Any) -> Any:
     """A bare value stands for the section that holds it under `key`."""
-    return value if isinstance(value, Mapping | Config) else {key: value}
+    return value if isinstance(value, Config) or not is_rows(value) else {key: value}
 
 
 def dump(config: VerbConfig) -> dict[str, Any]:

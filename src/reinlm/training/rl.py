@@ -52,8 +52,9 @@ class RLRun(TrainsPolicy):
         evaluator: Evaluator | None = None,
         text: Examples | None = None,
         say: Callable[[str], None] = lambda _text: None,
+        order: RowOrder | None = None,
     ) -> None:
-        """`say` shows a line to the user, such as in the console."""
+        """`say` shows a line to the user, such as in the console; `order` is that of the tasks, by default shuffled."""
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
@@ -78,7 +79,7 @@ class RLRun(TrainsPolicy):
         self.source = Source(
             episodes,
             tasks,
-            RowOrder(len(tasks), seed=config.seed),
+            order or RowOrder(len(tasks), seed=config.seed),
             rewards,
             groups=config.rollout.groups,
             group_size=config.rollout.group_size,
