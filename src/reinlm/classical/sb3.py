@@ -1,6 +1,7 @@
 """Calls in the words of Stable-Baselines3: `PPO("MlpPolicy", env, n_steps=2048).learn(total_timesteps=100_000)`.
 
-What means the same is accepted under both names (`reinlm.alias_tables.SB3` pairs them); what does not is an error that names ours.
+What means the same is accepted under both names (`reinlm.alias_tables.SB3` pairs them); what does not is an error that names
+ours.
 The functions here are the only place that knows it; everything behind them has our names alone.
 """
 
