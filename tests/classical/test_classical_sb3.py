@@ -169,7 +169,7 @@ def test_an_environment_with_an_id_is_made_again_from_what_was_saved(tmp_path: P
     observation = np.full(4, 0.1, dtype=np.float32)
     assert again.predict(observation) == agent.predict(observation, deterministic=True)
     assert max(evaluate(again, episodes=3).lengths) <= 30
-    wrapped = gym.wrappers.TransformReward(gym.make(POLE), lambda reward: 2.0 * reward)
+    wrapped = gym.wrappers.TransformReward(gym.make(POLE), lambda reward: 2.0 * float(reward))
     PPO(wrapped, n_steps=64, hidden=(8,)).save(tmp_path / "wrapped")
     assert json.loads((tmp_path / "wrapped" / "agent.json").read_text())["env"] is None
 
@@ -179,7 +179,12 @@ def test_learning_prints_stops_and_takes_numbers_without_a_fraction(capsys: pyte
     assert agent.steps == 1000
     assert "env_steps 1000" in capsys.readouterr().out
     seen: list[float] = []
-    SARSA("CliffWalking-v1").learn(1000, log=lambda metrics: len(seen) < 3 and not seen.append(metrics["env_steps"]))
+
+    def twice(metrics: dict[str, float]) -> bool:
+        seen.append(metrics["env_steps"])
+        return len(seen) < 3
+
+    SARSA("CliffWalking-v1").learn(1000, log=twice)
     assert len(seen) == 3
 
 

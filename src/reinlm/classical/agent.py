@@ -108,10 +108,10 @@ class Agent(ABC):
 
     def learn(
         self,
-        steps: int | None = None,
+        steps: float | None = None,
         *,
-        episodes: int | None = None,
-        total_timesteps: int | None = None,
+        episodes: float | None = None,
+        total_timesteps: float | None = None,
         log: Callable[[dict[str, float]], Any] | None = None,
         progress_bar: bool = False,
         **others: Any,
@@ -170,7 +170,7 @@ class Agent(ABC):
 
     # ------------------------------------------------------------------------------------------ what a run calls
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """Set the budget. Raises InputError where there is none, or one that the algorithm has no use for."""
         given = {unit: amount for unit, amount in (("steps", steps), ("episodes", episodes)) if amount is not None}
         if len(given) != 1:

@@ -120,7 +120,7 @@ class OnPolicy(NetworkAgent):
         """Steps of all environments between updates."""
         return int(self.settings.rollout_steps * self.count)
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """Set the budget. Raises InputError for one that is smaller than a batch."""
         if steps is not None and steps < self.batch_steps:
             raise InputError(

@@ -48,7 +48,7 @@ class Planner(TableAgent):
         self.best = self.model.uniform()
         """[S, A] the policy found; equals share the choice."""
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """It ends when its values do not move any more. Raises InputError for a budget."""
         if steps is not None or episodes is not None:
             raise InputError(f"{self.name} takes no steps: it sweeps over the model until its values converge")
