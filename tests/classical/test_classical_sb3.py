@@ -244,7 +244,8 @@ def test_the_settings_are_listed_with_the_values_in_force(capsys: pytest.Capture
     def listed(*words: str) -> dict[str, Any]:
         with pytest.raises(SystemExit):
             main(["classical", "ppo", "--settings", "--json", *words])
-        return {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+        values: dict[str, Any] = json.loads(capsys.readouterr().out)["settings"]
+        return values
 
     assert listed() == PPO.Settings().model_dump(mode="json")
     assert listed("clip_range=0.3")["clip"] == 0.3

@@ -185,7 +185,7 @@ def test_an_action_that_is_unpacked_says_that_it_stands_alone() -> None:
         (["ppo", "--env", POLE, "--steps", "512", "seed=1"], "write --seed"),
         (["ppo", "--env", POLE, "total_timesteps=512"], "--steps 100000"),
         (["config.yaml"], "no such recipe: config.yaml"),
-        (["--settings"], "reinlm classical ppo --settings"),
+        (["--settings"], "classical ppo --settings"),
         (["ppo", "--settings", "lr=1"], "did you mean 'learning_rate'?"),
     ],
 )

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
+import gymnasium
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from reinlm.classical.agent import Agent
@@ -18,10 +19,11 @@ from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.classical.sb3 import settings_of
-from reinlm.config import apply_overrides, build, merge, read_recipe
+from reinlm.config import apply_overrides, build, dump_yaml, merge, read_recipe
 from reinlm.errors import InputError
 from reinlm.keys import keys_of
 from reinlm.loop import Callback
+from reinlm.program import command_line
 from reinlm.runs import Progress
 
 
@@ -38,30 +40,25 @@ def list_algorithms(*, as_json: bool = False) -> None:
             console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_settings(name: str | None, words: Sequence[str] = (), *, as_json: bool = False) -> None:
-    """Print every setting of an algorithm with the value that it has by default, or by the words KEY=VALUE.
+def show_settings(name: str, words: Sequence[str], *, as_json: bool = False) -> None:
+    """Print the settings of an algorithm with the values in force: what `words` (KEY=VALUE) set, else the defaults.
 
-    Raises InputError for an unknown algorithm and for words that it does not take.
+    Raises InputError for an unknown algorithm, an unknown setting or a value that does not fit.
     """
-    if name is None:
-        raise InputError("the settings of which algorithm?", hint="reinlm classical ppo --settings")
     kind = find(name)
-    given = settings_of(kind, None, apply_overrides({}, words))
+    given = settings_of(kind, None, apply_overrides({}, [word for word in words if not word.startswith("env.")]))
     values = build(kind.Settings, given).model_dump(mode="json")
-    known = {key.key: key for key in keys_of("classical") if name in key.algorithms}
     if as_json:
-        rows = [
-            {"key": key, "value": value, "type": known[key].type, "doc": known[key].doc}
-            for key, value in values.items()
-        ]
-        print(json.dumps(rows, ensure_ascii=False))
+        print(json.dumps({"algorithm": kind.name, "settings": values}, ensure_ascii=False))
         return
-    console = Console()
+    keys = {key.key: key for key in keys_of("classical") if kind.name in key.algorithms}
+    console = Console(highlight=False)
+    table = Table("setting", "value", "range", "what it is", title=f"settings of {kind.name}")
     for key, value in values.items():
-        there = f" [{', '.join(known[key].names)}]" if known[key].names else ""
-        shown = json.dumps(value) if not isinstance(value, str) else value
-        console.print(f"[bold]{key}[/bold]={shown}  [dim]{known[key].type}[/dim]", highlight=False, soft_wrap=True)
-        console.print(f"    {known[key].doc}{there}", markup=False, highlight=False, soft_wrap=True)
+        shown = escape(dump_yaml(value).removesuffix("...\n").strip()) + (" (given)" if key in given else "")
+        known = keys.get(key)
+        table.add_row(key, shown, escape(known.type if known else ""), escape(known.doc if known else ""))
+    console.print(table)
 
 
 def run_command(
@@ -84,7 +81,6 @@ def run_command(
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
-    torch.set_num_threads(1)  # networks this small are slower with a second thread
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
     result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]
@@ -112,7 +108,10 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
             tree = {key: value for key, value in tree.items() if key not in ("steps", "episodes")}
     tree = merge(tree, given)
     if "algorithm" not in tree:
-        raise InputError("which algorithm?", hint="reinlm classical --list shows what there is")
+        raise InputError("which algorithm?", hint=f"{command_line('classical', '--list')} shows what there is")
+    for word in (tree["algorithm"], *words):
+        if "=" not in word and word in gymnasium.registry:
+            raise InputError(f"{word!r} is an environment, not an algorithm or a setting", hint=f"write --env {word}")
     find(tree["algorithm"])
     if "env" not in tree:
         raise InputError("in which environment?", hint="add --env, such as --env CartPole-v1 or --env FrozenLake-v1")

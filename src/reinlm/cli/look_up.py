@@ -21,7 +21,7 @@ def algorithms(
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
+    """The algorithms of rl: choices, formula, defaults, use."""
     from reinlm.algorithms.ladder import algorithm_details, table
     from reinlm.algorithms.ladder import algorithms_page as write_page
 
@@ -43,12 +43,14 @@ def keys(
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="In a key, its description or its name in TRL, verl or SB3."),
     ] = None,
-    verb: Annotated[str | None, typer.Option("--verb", help="rl, sft, eval, generate or classical.")] = None,
+    verb: Annotated[
+        str | None, typer.Option("--verb", help="rl, sft, eval, generate, create-model or classical.")
+    ] = None,
     as_json: AsJson = False,
     page: Annotated[bool, typer.Option("--page", help="Print docs/configuration.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Every key of a recipe: what may stand there, its default, and what it does.
+    """The keys of a recipe: values, defaults, descriptions.
 
     reinlm keys clip
     reinlm keys learning_rate --verb sft

@@ -56,8 +56,7 @@ def short_kl(kl: Any) -> str:
         to = "" if term["anchor"] == "reference" else f"to {term['anchor']}, "
         toward = f"{term['direction']} " if term["direction"] else ""
         moves = " adaptive" if term["controller"] else ""
-        place = term["placement"].replace("_", " ")
-        words.append(f"{toward}{term['estimator']} {term['coefficient']:g}{moves} {to}in {place}")
+        words.append(f"{toward}{term['estimator']} {term['coefficient']:g}{moves} {to}in {term['placement']}")
     return "; ".join(words) or "none"
 
 

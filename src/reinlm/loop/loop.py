@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
 from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.summary import count_updates, summarise
 from reinlm.loop.trackers.console import ConsoleTracker
+from reinlm.program import command_line
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog, read_metrics
@@ -383,5 +383,5 @@ class Loop:
                 raise
 
     def _how_to_resume(self) -> str:
-        usual = f"reinlm {self.active_run.kind} --resume --output {shlex.quote(str(self.folder.path))}"
-        return self.settings.resume_command or usual
+        usual = (self.active_run.kind, "--resume", "--output", self.folder.path)
+        return self.settings.resume_command or command_line(*usual)

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 from reinlm.config import Config, ModelPath, build
 from reinlm.errors import InputError, unknown
+from reinlm.hub import missing_model, nearest_path, why_not_on_hub
 
 if TYPE_CHECKING:
     import torch
@@ -354,10 +355,9 @@ def _check_folder(path: str, need: str, revision: str | None) -> None:
     """Raise InputError for a model folder without a needed file, or a name that cannot be downloaded."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
-            raise InputError(
-                f"no such model folder: {path}", hint="give a folder that save_pretrained wrote, or a Hub name"
-            )
+        refused = missing_model(path)
+        if refused is not None:
+            raise refused
         _check_name(path, revision)
         return
     patterns = {"config.json": ("config.json",), "tokenizer": _TOKENIZER_FILES, "weights": _WEIGHT_FILES}[need]
@@ -367,16 +367,16 @@ def _check_folder(path: str, need: str, revision: str | None) -> None:
 
 def _check_name(name: str, revision: str | None) -> None:
     """Ask the Hub once for a name that is not in the cache; transformers itself would try again for a minute."""
-    import huggingface_hub as hub
-
-    try:
-        if not isinstance(hub.try_to_load_from_cache(name, "config.json", revision=revision), str):
-            hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json", revision=revision))
-    except Exception as error:
+    reason = why_not_on_hub(name, "model", revision)
+    if reason is not None:
+        near = nearest_path(name)
+        spelling = (
+            f"if it is a folder: did you mean {near!r}? else" if near else "if it is a folder, check its path; else"
+        )
         raise InputError(
-            f"model {name!r} is neither a folder here nor a name that can be downloaded: {_one_line(error)}",
-            hint="check the spelling, the network, and `hf auth login` for gated models",
-        ) from error
+            f"model {name!r} is neither a folder here nor a name that can be downloaded: {reason}",
+            hint=f"{spelling} check the name, the network, and `hf auth login` for gated models",
+        )
 
 
 def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:

@@ -75,11 +75,13 @@ class Progress:
         self._last_line = 0.0
         self._accuracy = ""
         self._total = 0
+        self._first, self._started = 0, time.monotonic()
 
     @contextmanager
     def run(self, title: str, total: int, done: int) -> Iterator[None]:
         """Show steps `done` to `total` of a run."""
         self._total, self._title, self._accuracy = total, title, ""
+        self._first, self._started = done, time.monotonic()
         if self.quiet or not self.console.is_terminal:
             yield
             return
@@ -112,7 +114,12 @@ class Progress:
             self._bar.update(self._task, completed=step)
         elif not self.quiet and (evaluated or step == self._total or time.monotonic() - self._last_line > LINE_SECONDS):
             self._last_line = time.monotonic()
-            print(f"{self._title} {step}/{self._total}  {figures}", file=sys.stderr, flush=True)
+            left = f"  {_duration(self._left(step))} left" if step > self._first else ""
+            print(f"{self._title} {step}/{self._total}  {figures}{left}", file=sys.stderr, flush=True)
+
+    def _left(self, step: int) -> float:
+        """Seconds to the last step, at the pace since the run began or was resumed."""
+        return (time.monotonic() - self._started) / (step - self._first) * (self._total - step)
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -128,6 +135,13 @@ class Progress:
             if name in metrics and not (name == HIDDEN_BESIDE_REWARD and "reward" in metrics)
         ]
         return "  ".join([*shown, self._accuracy] if self._accuracy else shown)
+
+
+def _duration(seconds: float) -> str:
+    """Hours, minutes and seconds: `1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _is_accuracy(name: str) -> bool:

@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from reinlm.algorithms import ALGORITHMS
 from reinlm.config import Config
 from reinlm.data import DataConfig
 from reinlm.data.config import Chat
 from reinlm.data.frames import is_rows
+from reinlm.errors import find_name
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
@@ -271,6 +273,14 @@ class RLConfig(VerbConfig):
         if not isinstance(value, Mapping):
             return value
         return value["base"] if value.keys() == {"base"} else {"base": DEFAULT_ALGORITHM, **value}
+
+    @field_validator("algorithm")
+    @classmethod
+    def _registered_name(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        """As it is registered, so that `GRPO` and `grpo` are one setting; an unknown one is refused where it is read."""
+        if isinstance(value, str):
+            return find_name(value, ALGORITHMS) or value
+        return {**value, "base": find_name(value["base"], ALGORITHMS) or value["base"]} if "base" in value else value
 
     @model_validator(mode="after")
     def _minibatches_divide(self) -> RLConfig:

@@ -27,7 +27,7 @@ from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, text_of
 from reinlm.training.prompts import prompt_line
-from reinlm.training.setup import check_stops, prompt_room
+from reinlm.training.setup import answer_limit, check_stops
 
 
 def _silent(text: str) -> None:
@@ -84,7 +84,8 @@ def run_evaluation(
         rewards = open_rewards(config.reward, stack)
         policy = _load(config, model, say)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
+        given = config.evaluation.max_new_tokens is not None
+        sampling, room = answer_limit(policy, sampling, MAX_NEW_TOKENS, given=given)
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         found = find_rows(config.data, "prompt")
         settled = settle(config.data, found, policy.tokenizer, policy.prompt_format)
@@ -116,7 +117,12 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     policy = _load(config, model, say)
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=config.chat, system_prompt=config.system_prompt)
-    room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
+    sampling, room = answer_limit(
+        policy,
+        config.sampling.sampling(policy.stops),
+        "sampling.max_new_tokens",
+        given="max_new_tokens" in config.sampling.model_fields_set,
+    )
     check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
     try:
         found = find_rows(data, "prompt")
@@ -125,7 +131,6 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     except InputError as error:
         raise _of_prompts(error) from error
     say(prompt_line(settled, found, tasks.items, policy))
-    sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
     sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
