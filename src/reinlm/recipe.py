@@ -20,7 +20,7 @@ from typing import Any
 
 from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, read_recipe, redact
 from reinlm.errors import InputError
-from reinlm.parts import load_imports
+from reinlm.importable import load_imports
 from reinlm.sources import RUN_HEADER, Key, leaves, read_sources
 
 MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}

@@ -132,7 +132,9 @@ def _fields(made: Any) -> str:
 
 def yaml_text(value: Any) -> str:
     """A default value in recipe syntax."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(choice_spec(value))
+    if isinstance(value, bool | None):
+        return "null" if value is None else str(value).lower()
+    return str(choice_spec(value) if is_dataclass(value) or callable(value) else value)
 
 
 def _first_sentence(made: Any) -> str:
