@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test lint docs slow mutants wheel clean
@@ -14,10 +15,10 @@ help:  ## Show the targets
 quickstart: $(STAMP)  ## Train a tiny model by SFT, then RL; a report at the end (SEED=1 for another seed)
 	$(BIN)/reinlm quickstart --seed $(SEED) --overwrite
 
-test: $(STAMP)  ## Run the tests with coverage (no GPU, no network)
+test: $(DEV)  ## Run the tests with coverage (no GPU, no network)
 	.ci/test
 
-lint: $(STAMP)  ## Style, types, import contracts
+lint: $(DEV)  ## Style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -27,13 +28,13 @@ lint: $(STAMP)  ## Style, types, import contracts
 docs: $(STAMP)  ## Build the docs site into site/ (no network)
 	PYTHONPATH=docs $(BIN)/zensical build --strict
 
-slow: $(STAMP)  ## The tests that take minutes
+slow: $(DEV)  ## The tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-mutants: $(STAMP)  ## Mutation tests of the mathematics (minutes)
+mutants: $(DEV)  ## Mutation tests of the mathematics (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1
 
-wheel: $(STAMP)  ## Build the wheel into dist/
+wheel: $(DEV)  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --sdist
 
 clean:  ## Remove the environment and what builds left
@@ -43,5 +44,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "reinlm needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $(STAMP)
+
+$(DEV): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(DEV)

@@ -2,70 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from typer.main import get_command
 
 from reinlm.algorithms import resolve
-from reinlm.aliases import ALIASES, SB3, alias_hint
+from reinlm.alias_tables import SB3
+from reinlm.aliases import ALIASES, alias_hint, may_be_named
 from reinlm.classical.registry import catalogue, find
 from reinlm.cli import app
-from reinlm.composition.choices import FIELDS, LISTS
 from reinlm.config import build
 from reinlm.errors import InputError
-from reinlm.objectives import CHOICES, KL
-from reinlm.training.config import EvalConfig, RLConfig, SFTConfig
+from reinlm.keys import flag_hint, key_hint, keys_of
+from reinlm.training.config import EvalConfig, RLConfig
 
 KEYS = [(library, name, alias) for library, table in ALIASES.items() for name, alias in table.items()]
 
 
-def models(annotation: Any) -> list[type[BaseModel]]:
-    """The configurations that a field may hold."""
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in models(argument)]
-
-
-def in_config(kind: type[BaseModel], path: list[str]) -> bool:
-    if path[0] not in kind.model_fields:
-        return False
-    inside = models(kind.model_fields[path[0]].annotation)
-    return len(path) == 1 or any(in_config(model, path[1:]) for model in inside)
-
-
-def in_choice(kind: str, path: list[str]) -> bool:
-    """Whether the path is the name of a choice, of one of its fields, or of a choice that a field holds."""
-    options = {"kl": KL} if kind == "kl" else CHOICES.get(kind, {})
-    if not path or not options:
-        return not path
-    if path[0] in options:
-        made, path = options[path[0]], path[1:]
-    elif len(options) == 1:
-        made = next(iter(options.values()))  # the only choice of its kind needs no name
-    else:
-        return False
-    if not path:
-        return True
-    members = {field.name: field for field in fields(made)} if is_dataclass(made) else {}
-    return path[0] in members and in_choice(members[path[0]].metadata.get("kind", ""), path[1:])
-
-
-def exists(path: list[str]) -> bool:
-    if path[0] == "algorithm" and len(path) > 1:
-        return path[1] in FIELDS and in_choice(LISTS.get(path[1], path[1]), path[2:])
-    return any(in_config(kind, path) for kind in (RLConfig, SFTConfig))
+def exists(key: str) -> bool:
+    return may_be_named(key, {one.key for verb in ("rl", "sft") for one in keys_of(verb)})
 
 
 def test_the_check_itself_tells_keys_that_exist_from_others() -> None:
-    assert exists(["algorithm", "gate", "clip", "low"])
-    assert exists(["critic", "optimizer", "learning_rate"])
-    assert not exists(["algorithm", "gate", "clip", "middle"])
-    assert not exists(["algorithm", "advantage", "gae", "gamma", "x"])
-    assert not exists(["rollout", "learning_rate"])
+    assert exists("algorithm.gate.clip.low")
+    assert exists("critic.optimizer.learning_rate")
+    assert not exists("algorithm.gate.clip.middle")
+    assert not exists("rollout.learning_rate")
 
 
 @pytest.mark.parametrize(("library", "name", "alias"), KEYS, ids=[f"{one[0]}:{one[1]}" for one in KEYS])
@@ -78,7 +42,7 @@ def test_every_name_leads_to_an_option_that_exists_or_says_why_there_is_none(
     elif alias.ours.startswith("--"):
         assert alias.ours in {option for parameter in commands["rl"].params for option in parameter.opts}
     else:
-        assert exists(alias.ours.split(".")), alias.ours
+        assert exists(alias.ours), alias.ours
     if alias.classical and alias.classical.startswith("--"):
         assert alias.classical in {option for parameter in commands["classical"].params for option in parameter.opts}
     elif alias.classical:
@@ -94,6 +58,14 @@ def test_every_name_leads_to_an_option_that_exists_or_says_why_there_is_none(
         ({"actor_rollout_ref": {"rollout": {"n": 4}}}, "verl's actor_rollout_ref.rollout.n is rollout.group_size"),
         ({"critic": {"optim": {"lr": 1.0}}}, "verl's critic.optim.lr is critic.optimizer.learning_rate"),
         ({"clip_range": 0.1}, "Stable-Baselines3's clip_range is algorithm.gate.clip.low; and"),
+        ({"learning_rate": 1e-6}, "the key is optimizer.learning_rate"),
+        ({"group_size": 4}, "the key is rollout.group_size"),
+        ({"optimizer": {"group_size": 4}}, "the key is rollout.group_size"),
+        ({"clip": 0.2}, "algorithm.gate.clip.low"),
+        ({"lr": 1e-6}, "lr is optimizer.learning_rate"),
+        ({"vllm_mode": "colocate"}, "no vLLM"),
+        ({"trainer": {"nnodes": 2}}, "one process"),
+        ({"args": object()}, "optimizer={...}"),
         ({"rollout": {"grup_size": 8}}, "did you mean 'rollout.group_size'?"),
     ],
 )
@@ -114,5 +86,26 @@ def test_a_verb_is_not_told_of_keys_that_it_does_not_have() -> None:
     with pytest.raises(InputError) as error:
         build(EvalConfig, {"model": "m", "data": "d", "reward": "math", "num_generations": 8})
     assert "group_size" not in str(error.value.hint)
-    assert alias_hint(["n_steps"]) is None
+    assert key_hint(["n_steps"], verb="rl") is None
     assert alias_hint(["n_steps"], classical=True) == f"Stable-Baselines3's n_steps is {SB3['n_steps'].classical}"
+
+
+def test_every_option_of_the_other_libraries_has_an_entry_or_lies_below_one() -> None:
+    for line in (Path(__file__).parent / "keys/foreign_options.txt").read_text().splitlines():
+        library, name = line.split()
+        table = ALIASES[library]
+        assert name in table or any(entry.endswith(".*") and name.startswith(entry[:-1]) for entry in table), line
+
+
+def test_an_option_of_another_library_as_a_flag_is_answered_with_key_and_value() -> None:
+    assert (
+        flag_hint("--num-generations", "rl")
+        == "TRL's num_generations is rollout.group_size (write KEY=VALUE, without dashes)"
+    )
+    assert flag_hint("--learning-rate", "sft") == "the key is optimizer.learning_rate (write KEY=VALUE, without dashes)"
+    assert flag_hint("--rollout.group_size", "rl") == "write rollout.group_size=VALUE, without dashes"
+    assert (
+        flag_hint("--clip-range", "classical")
+        == "Stable-Baselines3's clip_range is clip (write KEY=VALUE, without dashes)"
+    )
+    assert flag_hint("--gradient-steps-of-mine", "rl") is None

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from reinlm.algorithms import Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
+from reinlm.data.frames import is_rows, rows_of
 from reinlm.errors import InputError
 from reinlm.insight.tracker import ReportTracker
+from reinlm.loop import RunResult
+from reinlm.models import Policy
+from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.parts import load_imports
 from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
-from reinlm.runs.progress import Progress
+from reinlm.runs.progress import Progress, hushed
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
-from reinlm.training.sessions import RLSession, SFTSession
-from reinlm.training.verbs import Generated, run_evaluation, run_generation
+from reinlm.training.sessions import RLSession, Session, SFTSession
+from reinlm.training.verbs import Answers, run_evaluation, run_generation
 
 if TYPE_CHECKING:
-    from reinlm.loop import Callback, RunResult
+    from reinlm.loop import Callback
     from reinlm.training.evaluation import Evaluation
 
 _ConfigT = TypeVar("_ConfigT", bound=Config)
@@ -46,7 +50,13 @@ class RunKeywords(TypedDict, total=False):
     overwrite: bool
     """Replace an existing run in `output`."""
     quiet: bool
-    """Show no progress."""
+    """Show nothing: no progress, and no messages of the libraries below."""
+    steps: int
+    """`training.steps`."""
+    eval_data: Any
+    """Prompts that training never sees, or named sets of them: `evaluation.data`."""
+    peft_config: Any
+    """A `LoraConfig` of peft, or a mapping, for `model.lora`."""
     command: str
     """The command that started the run, for run.json."""
     callbacks: Sequence[Callback]
@@ -54,7 +64,7 @@ class RunKeywords(TypedDict, total=False):
     optimizer: Section
     """`OptimizerConfig`: learning_rate, schedule, warmup_steps, …"""
     evaluation: Section
-    """`EvaluationConfig`: data, every, samples, temperature, …"""
+    """`EvaluationConfig`: data (as `data`, or named sets), every, samples, temperature, …"""
     run: Section
     """`RunConfig`: save_every, keep_last, trackers, …"""
     seed: int
@@ -88,10 +98,10 @@ class RLKeywords(RunKeywords, total=False):
     """`RLTraining`: steps, epochs, minibatches, passes, …"""
     critic: Section
     """`CriticConfig`, for algorithms with a critic."""
-    reference: str | Path | Section
-    """A path, or `ReferenceConfig`: the reference model of a KL; by default the policy at the start of the run."""
-    teacher: str | Path | Section
-    """A path, or `TeacherConfig`, for algorithms that learn from a teacher."""
+    reference: Any
+    """A path, a run, or `ReferenceConfig`: the reference model of a KL; by default the policy at the start of the run."""
+    teacher: Any
+    """A path, a run, or `TeacherConfig`, for algorithms that learn from a teacher."""
     text: Any
     """Data, or `TextConfig`: data-set text to train on in addition to the sampled answers."""
 
@@ -100,8 +110,10 @@ class SFTTrainer(SFTSession):
     """Supervised fine-tuning, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
 
     Args:
-        model: a Hugging Face folder or name, a loaded model, or a pair (model, tokenizer).
-        data: a file, a data set's name, or a list of rows with prompt+completion, messages or text.
+        model: a Hugging Face folder or name, a loaded model, a pair (model, tokenizer), or a run: its folder, its result or
+            the result's policy.
+        data: a file, a data set's name or object, a frame of pandas or polars, or a list of rows with prompt+completion,
+            messages or text.
         keywords: see `SFTKeywords`; any key of `SFTConfig` by its section.
 
     Raises:
@@ -113,8 +125,8 @@ class SFTTrainer(SFTSession):
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
-        loaded, sections, options = _arguments(model, data, keywords)
-        with _settings(self.kind, sections, options) as tree:
+        loaded, sections, options = _arguments(self.kind, model, data, keywords)
+        with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
             super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
 
 
@@ -122,9 +134,8 @@ class RLTrainer(RLSession):
     """Reinforcement learning, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
 
     Args:
-        model: a Hugging Face folder or name, a loaded model, or a pair (model, tokenizer).
-        data: a file, a data set's name, or a list of rows with `prompt` or `messages`, and further columns that the reward
-            functions read.
+        model: as in `SFTTrainer`.
+        data: likewise, with `prompt` or `messages`, and further columns that the reward functions read.
         keywords: see `RLKeywords`; any key of `RLConfig` by its section.
 
     Raises:
@@ -137,12 +148,16 @@ class RLTrainer(RLSession):
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> None:
-        loaded, sections, options = _arguments(model, data, keywords)
+        loaded, sections, options = _arguments(self.kind, model, data, keywords)
         given = sections.get("algorithm")
+        if isinstance(given, type):
+            raise InputError(
+                f"algorithm: the class {given.__name__} is none", hint='give a name, or reinlm.algorithm("grpo")'
+            )
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
             sections["algorithm"] = algorithm_spec(composed)
-        with _settings(self.kind, sections, options) as tree:
+        with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
             config = _config(RLConfig, tree, loaded)
             super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
 
@@ -171,20 +186,24 @@ def evaluate(
     reward: Any = None,
     recipe: str | Path | Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    quiet: bool = False,
     **sections: Any,
 ) -> Evaluation:
     """Score a model: accuracy with its interval, pass@k, length.
 
     Args:
-        model, data, reward, recipe: as in `reinlm.rl`.
+        model, data, reward, recipe, quiet: as in `reinlm.rl`.
+        samples, temperature, max_new_tokens: keys of `evaluation`.
         sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
     """
-    loaded, sections = _objects(model, data, sections.pop("output", None), sections, run=False)
+    sections = _spread("eval", _given(sections))
+    loaded, sections = _objects(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
-    config = _config(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
-    return run_evaluation(config, model=loaded, overwrite=overwrite)
+    with hushed(quiet=quiet):
+        config = _config(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
+        return run_evaluation(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
 
 
 def generate(
@@ -192,18 +211,26 @@ def generate(
     prompts: Any = None,
     *,
     recipe: str | Path | Mapping[str, Any] | None = None,
+    quiet: bool = False,
     **sections: Any,
-) -> list[Generated]:
+) -> Answers:
     """Sample answers: one `Generated` for each prompt (a text or a chat, or a list of them).
 
     Args:
+        model, recipe, quiet: as in `reinlm.rl`.
+        prompts: also `prompt=…`.
+        temperature, max_new_tokens: keys of `sampling`; `system`: of `system_prompt`.
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
-    loaded, sections = _objects(model, None, None, sections, run=False)
+    sections = _spread("generate", _given(sections))
+    prompts = _one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
+    loaded, sections = _objects(model, None, None, sections, trains=False)
     if prompts is not None:
         sections["prompts"] = _prompts(prompts)
-    return run_generation(_config(GenerateConfig, over(read(recipe), sections), loaded), model=loaded)
+    with hushed(quiet=quiet):
+        config = _config(GenerateConfig, over(read(recipe), sections), loaded)
+        return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
 
 
 def create_model(
@@ -222,17 +249,27 @@ def create_model(
         overwrite: replace the model that `output` holds.
         sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
     """
-    _, sections = _objects(None, data, output, sections, run=False)
+    _, sections = _objects(None, data, output, sections, trains=False)
     return run_create(_config(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)
 
 
 def _prompts(given: Any) -> list[Any]:
-    """A list of prompts; a single text, chat or row becomes a list of one."""
+    """A list of prompts; a single text, chat or row becomes a list of one, and a column or a frame a list of its values."""
+    if isinstance(given, Mapping) and "prompt" not in given and not _has_role(given):
+        raise InputError(
+            f"prompts: a row needs the key 'prompt', and this one has {', '.join(map(str, given)) or 'none'}",
+            hint="give a text, {'prompt': text}, or a list of them",
+        )
     if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _has_role(given[0])):
-        return [given]
+        return [[given] if _has_role(given) else given]
+    if hasattr(given, "columns") or hasattr(given, "column_names"):
+        given, _ = rows_of(given)
     if not isinstance(given, Iterable):
         raise InputError(f"prompts: {given!r} is no prompt", hint="give a text, a chat, or a list of them")
-    return list(given)
+    prompts = list(given)
+    if not prompts:
+        raise InputError("prompts: the list is empty", hint="give a text, a chat, or a list of them")
+    return prompts
 
 
 def _has_role(value: Any) -> bool:
@@ -240,33 +277,96 @@ def _has_role(value: Any) -> bool:
 
 
 def _objects(
-    model: Any, data: Any, output: Any, sections: Mapping[str, Any], run: bool = True
+    model: Any, data: Any, output: Any, sections: Mapping[str, Any], *, trains: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Put the common arguments into their sections; of a loaded model the configuration holds only the name."""
+    """Put the common arguments into their sections; of a loaded model the configuration holds only the name.
+
+    Args:
+        trains: whether the model will be trained; a run's result then stands for its checkpoint, else for its policy.
+    """
     refuse_resolved(sections)
     merged = dict(sections)
+    adapter = lora_config(peft) if (peft := merged.pop("peft_config", None)) is not None else None
     loaded = None
+    if isinstance(model, RunResult):
+        model, loaded = str(model.folder), None if trains else model.policy
+    elif model is not None and not isinstance(model, str | Path | Mapping | Config):
+        if isinstance(model, Session):
+            raise InputError(f"a {type(model).__name__} stands where a model belongs", hint="give trainer.policy")
+        refuse_no_model(model)
+        loaded = model if adapter is None else add_adapter(model, adapter)
+        inner = model.model if isinstance(model, Policy) else model[0] if isinstance(model, tuple) else model
+        model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
+    elif isinstance(model, Mapping) and any(hasattr(value, "requires_grad") for value in model.values()):
+        raise InputError("weights alone are no model", hint="give the model that has them, as (model, tokenizer)")
     if model is not None:
-        if not isinstance(model, str | Path | Mapping | Config):
-            loaded = model
-            inner = model[0] if isinstance(model, tuple) and model else model
-            model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
         merged["model"] = model
+    if adapter is not None and loaded is None:
+        own = merged.get("model")
+        section = own if isinstance(own, Mapping) else {} if own is None else {"path": own}
+        merged["model"] = {**section, "lora": adapter.model_dump()}
     if data is not None:
-        merged["data"] = data if isinstance(data, Mapping | Config) else {"path": data}
+        merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
     if output is not None:
-        merged = merge(merged, {"run": {"output": str(output)}} if run else {"output": str(output)})
+        merged = merge(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
     return loaded, merged
+
+
+SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "max_new_tokens")},
+    "generate": {
+        **{name: ("sampling", name) for name in ("temperature", "max_new_tokens")},
+        "system": ("system_prompt",),
+        "prompt": ("prompts",),
+    },
+}
+"""verb -> keyword that stands for a key inside a section -> that key. The flags of the command line have the same names."""
+
+
+def _spread(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords with those of `SHORT` at the keys that they stand for.
+
+    Raises InputError where a value is given by both names.
+    """
+    tree = {name: value for name, value in given.items() if name not in SHORT[verb]}
+    for name, path in SHORT[verb].items():
+        if name not in given:
+            continue
+        value = given[name]
+        if name == "eval_data" and (is_rows(value) or isinstance(value, Config) or "path" in value):
+            value = {"eval": value if not is_rows(value) else {"path": value}}
+        section = tree.get(path[0])
+        if len(path) == 1:
+            tree[path[0]] = _one_of(path[0], tree.get(path[0]), value, name)
+            continue
+        if isinstance(section, Mapping) and path[1] in section:
+            raise InputError(f"{name} and {'.'.join(path)} are the same, and both are given", hint="give one of them")
+        tree = merge(tree, {path[0]: {path[1]: value}})
+    return tree
+
+
+def _one_of(name: str, value: Any, other: Any, short: str) -> Any:
+    if value is not None and other is not None:
+        raise InputError(f"{short} and {name} are the same, and both are given", hint="give one of them")
+    return other if value is None else value
+
+
+def _given(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in keywords.items() if value is not None}
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
 
 
-def _arguments(model: Any, data: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def _arguments(
+    verb: str, model: Any, data: Any, keywords: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
-    given = {name: value for name, value in keywords.items() if name not in _OPTIONS and value is not None}
-    loaded, sections = _objects(model, data, given.pop("output", None), given)
+    given = _spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
+    loaded, sections = _objects(model, data, given.pop("output", None), given, trains=True)
     return loaded, sections, options
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from reinlm.aliases import alias_hint
 from reinlm.errors import InputError, ReinlmError, nearest
+from reinlm.keys import key_hint
+from reinlm.places import model_folder
 
 _ConfigT = TypeVar("_ConfigT", bound="Config")
 MAX_SECONDS = 1e6
@@ -40,6 +41,9 @@ class Config(BaseModel):
         extra="forbid", frozen=True, validate_default=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
+    verb: ClassVar[str] = ""
+    """The verb whose keys a configuration holds; empty for that of a part."""
+
     def changed(self, name: str) -> bool:
         """Whether a value differs from its default. (A run's config.yaml contains every key, so presence is no evidence.)"""
         default = type(self).model_fields[name].get_default(call_default_factory=True)
@@ -47,15 +51,17 @@ class Config(BaseModel):
 
 
 def _model_path(value: Any) -> Any:
+    if isinstance(folder := getattr(value, "folder", None), Path):  # the result of a run
+        value = folder
     if not isinstance(value, str | Path):
         raise ValueError(
             f"a model's folder or Hugging Face name stands here, not an object of type {type(value).__name__}"
         )
-    return str(value)
+    return model_folder(str(value))
 
 
 ModelPath = Annotated[str, BeforeValidator(_model_path)]
-"""Where a model is: a folder, or a name on the Hub."""
+"""Where a model is: a folder, or a name on the Hub. A run's folder or result stands for its last checkpoint."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -195,9 +201,8 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         known = _fields(kind, path[:-1])
         near = nearest(path[-1], known)
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
-        top = kind.model_fields
-        reachable = {*top, *(f"{name}.{key}" for name in top for key in _fields(kind, [name]))}
-        elsewhere = alias_hint(path, first.get("input"), known=reachable, classical="model" not in top)
+        verb = getattr(kind, "verb", "")
+        elsewhere = key_hint(path, first.get("input"), verb=verb) if verb or not near else None
         return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -39,10 +40,28 @@ class RunError(ReinlmError, RuntimeError):
     """A run that cannot go on: a reward that hangs, a loss that is not finite, no group left to train on."""
 
 
+def plain_name(name: str) -> str:
+    """A name without what two spellings of it may differ in: case, hyphens, underscores, spaces and dots.
+
+    Example:
+        >>> plain_name("Dr. GRPO"), plain_name("dr_grpo"), plain_name("REINFORCE++")
+        ('drgrpo', 'drgrpo', 'reinforcepp')
+    """
+    return re.sub(r"[-_ .]", "", name.lower().replace("++", "pp"))
+
+
+def find_name(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that `name` is another spelling of (`plain_name`), or None."""
+    names = list(allowed)
+    same = [known for known in names if plain_name(known) == plain_name(name)]
+    return name if name in names else same[0] if len(same) == 1 else None
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The most similar allowed name, or None."""
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """The most similar allowed name, or None; case, hyphens and underscores make no difference."""
+    names = {plain_name(known): known for known in allowed}
+    matches = difflib.get_close_matches(plain_name(name), list(names), n=1, cutoff=0.6)
+    return names[matches[0]] if matches else None
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> InputError:

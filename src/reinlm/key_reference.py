@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic_core import PydanticUndefined
 
 from reinlm.algorithms import ALGORITHMS
+from reinlm.aliases import ALIASES
 from reinlm.classical.registry import catalogue, find
 from reinlm.composition.algorithm import Algorithm
 from reinlm.composition.choices import FIELDS, LISTS, OPTIONAL
@@ -354,6 +355,25 @@ def _page_row(key: Key, of: str) -> str:
     )
     cells = (f"`{key.key}`", key.type, default, key.doc, of)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def names_table(library: str) -> str:
+    """The Markdown table of a library's option names; those without a counterpart for one reason share a row."""
+    classical = library == "Stable-Baselines3"
+    heads = ["`reinlm classical`", "`reinlm rl`"] if classical else ["here", "what differs"]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, alias in ALIASES[library].items():
+        ours, note = (f"`{alias.ours}`" if alias.ours else ""), alias.note.replace("|", "\\|")
+        cells: tuple[str, ...] = (ours, note)
+        if classical:
+            cells = (
+                f"`{alias.classical}`" if alias.classical else "",
+                "; ".join(part for part in (ours, note) if part),
+            )
+        rows.setdefault((*cells, "") if not (alias.ours or alias.classical) else (*cells, name), []).append(name)
+    lines = [[library or "name", *heads], ["---"] * 3]
+    lines += [[", ".join(f"`{name}`" for name in names), *cells[:2]] for cells, names in rows.items()]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 if __name__ == "__main__":

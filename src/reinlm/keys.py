@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from reinlm.aliases import aliases_of
+from reinlm.aliases import alias_hint, aliases_of
 from reinlm.errors import InputError, nearest, unknown
 
 VERBS = ("rl", "sft", "eval", "generate", "classical")
@@ -102,12 +103,60 @@ def _rank(key: Key, words: Iterable[str]) -> int | None:
 
 
 def locate(name: str, verb: str) -> list[str]:
-    """The keys of a verb whose last part is `name`, the shortest ones only: where a key at the wrong level belongs.
+    """The keys of a verb, or the choices with keys of their own, whose last part is `name`; those nearest to the top alone.
 
     Example:
         >>> locate("learning_rate", "rl")
         ['optimizer.learning_rate']
     """
-    found = [key.key for key in keys_of(verb) if key.key.rpartition(".")[2] == name]
-    fewest = min((key.count(".") for key in found), default=0)
-    return [key for key in found if key.count(".") == fewest]
+    parts = (key.key.split(".") for key in keys_of(verb))
+    every = dict.fromkeys(".".join(path[:end]) for path in parts for end in range(1, len(path) + 1))
+    found = [path for path in every if path.rpartition(".")[2] == name]
+    fewest = min((path.count(".") for path in found), default=0)
+    return [path for path in found if path.count(".") == fewest]
+
+
+def key_hint(path: Sequence[str], value: Any = None, *, verb: str) -> str | None:
+    """What to write in place of an unknown key: ours for the name of another library, or the level where it belongs.
+
+    Example:
+        >>> key_hint(["num_generations"], 8, verb="rl")
+        "TRL's num_generations is rollout.group_size"
+        >>> key_hint(["group_size"], 8, verb="rl")
+        'the key is rollout.group_size'
+
+    Args:
+        path: the parts of the key as given.
+        value: the value given to it; of a mapping the inner keys are looked up too.
+        verb: whose keys are known; another one for a configuration of no verb.
+    """
+    if verb not in VERBS:
+        return alias_hint(path, value)
+    if verb == "classical":
+        return alias_hint(path, value, classical=True)
+    known = {key.key for key in keys_of(verb)}
+    here = ".".join(path)
+    inner = here in known or any(key.startswith(f"{here}.") for key in known)
+    places = [] if inner else [place for place in locate(path[-1], verb) if place != here]
+    hint = alias_hint(path, value, known=known)
+    if hint is not None and not places:
+        return hint
+    if places and (hint is None or len(places) == 1):
+        return f"the key is {' or '.join(places[:3])}"
+    return hint
+
+
+def flag_hint(flag: str, verb: str) -> str | None:
+    """What to write in place of an unknown flag that is the name of a key, here or in another library: KEY=VALUE.
+
+    Example:
+        >>> flag_hint("--learning-rate", "rl")
+        'the key is optimizer.learning_rate (write KEY=VALUE, without dashes)'
+    """
+    path = flag.lstrip("-").replace("-", "_").split(".")
+    if verb in VERBS and verb != "classical" and any(key.key == ".".join(path) for key in keys_of(verb)):
+        return f"write {'.'.join(path)}=VALUE, without dashes"
+    if verb == "classical" and any(key.key == path[-1] for key in keys_of(verb)):
+        return f"write {path[-1]}=VALUE, without dashes"
+    hint = key_hint(path, verb=verb)
+    return f"{hint} (write KEY=VALUE, without dashes)" if hint and " is --" not in hint else hint

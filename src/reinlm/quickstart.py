@@ -7,7 +7,6 @@ imitates that too; RL corrects it, with rewards of 1 for right answers and 0 for
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from reinlm.api import evaluate, rl, sft
 from reinlm.data.arithmetic import ALPHABET, demonstrations, problems
+from reinlm.program import command_line
 from reinlm.runs import RunFolder
 
 TRAIN_PROBLEMS = 6000
@@ -67,7 +67,7 @@ def _one_thread() -> Iterator[None]:
 
 def _run(output: Path, seed: int, overwrite: bool, quiet: bool, control: bool) -> dict[str, Any]:
     config = {"seed": seed, "control": control}
-    command = shlex.join(["reinlm", "quickstart", "--seed", str(seed)])
+    command = command_line("quickstart", "--seed", str(seed))
     with RunFolder.create(output, kind="quickstart", config=config, command=command, overwrite=overwrite) as folder:
         files = _write_data(folder.path, seed, control)
         model = _write_model(folder.path / "model", seed)
@@ -233,17 +233,23 @@ class _Show:
             samples.add_row(str(old["prompt"]), str(old["answer"]), _marked(old), _marked(new))
         self.console.print(samples)
         folder = report.parent
-        tuned, improved = (folder / stage / "checkpoints" / "last" for stage in ("sft", "rl"))
+        improved = folder / "rl" / "checkpoints" / "last"
         self.console.print(f"report   {report}", soft_wrap=True)
         self.console.print(f"model    {improved}", soft_wrap=True)
         self.console.print("\nnext", style="bold")
-        for line in (
-            f"reinlm generate --model {improved} --prompt '321+654=' --temperature 0",
-            f"reinlm rl --model {tuned} --data {folder / 'data' / 'train.jsonl'} --reward exact_match --algorithm dapo "
-            "rollout.max_new_tokens=6 optimizer.learning_rate=7e-4 --steps 20",
-            "reinlm rl --model PATH_OR_NAME --data gsm8k_train.jsonl --reward math --algorithm dapo",
-        ):
+        for line in next_commands(folder):
             self.console.print(f"  {line}", soft_wrap=True, markup=False)
+
+
+def next_commands(folder: Path) -> list[str]:
+    """Commands that go on from a finished quickstart, as they can be typed in the working directory."""
+    tuned, improved = (folder / stage / "checkpoints" / "last" for stage in ("sft", "rl"))
+    dapo = ("--reward", "exact_match", "--algorithm", "dapo", "--steps", "20")
+    settings = ("rollout.max_new_tokens=6", "optimizer.learning_rate=7e-4")
+    return [
+        command_line("generate", "--model", improved, "--prompt", "321+654=", "--temperature", "0"),
+        command_line("rl", "--model", tuned, "--data", folder / "data" / "train.jsonl", *dapo, *settings),
+    ]
 
 
 def _marked(row: Mapping[str, Any]) -> str:

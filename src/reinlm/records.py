@@ -103,6 +103,16 @@ class Task:
     """Plain text, or chat messages: what reward functions receive in `prompts`."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Every other column of the row; they reach reward functions by name."""
+    from_text: bool = field(default=False, compare=False)
+    """Whether the row's prompt is text and `chat: auto` made a user message of it: reward functions then receive text, as from
+    a tokenizer without a chat template."""
+
+    @property
+    def prompt(self) -> Content:
+        """What reward functions receive: the content, or the text that the user message was made of."""
+        return (
+            str(self.content[-1]["content"]) if self.from_text and not isinstance(self.content, str) else self.content
+        )
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_a_recipe_that_is_missing_is_named(reinlm):
     [
         (["rll"], ["unknown command 'rll'", "did you mean 'rl'?"]),
         (["rl", "--modle", "x"], ["unknown option '--modle'", "did you mean --model?"]),
-        (["rl", "--steps", "many"], ["'--steps'"]),
+        (["rl", "--steps", "many"], ["--steps: ", "'many'"]),
         (["rl"], ["'model' is required"]),
         (["rl", "-m", "model", "-d", "d.jsonl"], ["'reward' is required"]),
     ],
@@ -163,12 +163,12 @@ def test_data_are_checked_before_a_model_is_loaded(rl, place, override, culprits
     (place / "empty.jsonl").write_text("")
     (place / "text.jsonl").write_text('{"text": "1+1=2"}\n')
     words = {"data": override.removeprefix("data=")} if override.startswith("data=") else {}
-    refused(rl(*([] if words else [override]), model="no_such_folder/./model", **words), *culprits)
+    refused(rl(*([] if words else [override]), model="no_such_model", **words), *culprits)
 
 
 def test_further_models_are_looked_for_before_the_policy_is_loaded(rl):
-    refused(rl("reference=./nope", "algorithm.kl.coefficient=0.1", model="./none"), "nope")
-    refused(rl("-a", "distill", "teacher=./nope", model="./none"), "nope")
+    refused(rl("reference=./nope", "algorithm.kl.coefficient=0.1", model="no_such_model"), "nope")
+    refused(rl("-a", "distill", "teacher=./nope", model="no_such_model"), "nope")
 
 
 def test_a_malformed_row_is_named_by_file_and_line(rl, place):

@@ -138,7 +138,7 @@ def test_limit_reads_only_the_first_rows(tmp_path):
 def test_columns_map_your_names_to_those_used_here_and_keep_your_own():
     rows = [{"problem": "2+2", "solution": "4", "level": 3}]
     (row,) = load_rows(rows, columns={"prompt": "problem", "completion": "solution"}, kind="example")
-    assert row.columns == {"prompt": "2+2", "completion": "4", "solution": "4", "level": 3}
+    assert row.columns == {"prompt": "2+2", "completion": "4", **rows[0]}
 
 
 def test_a_mapping_may_be_a_template_over_columns():
@@ -178,8 +178,8 @@ def test_a_row_without_a_mapped_column_is_bad():
 
 def test_known_layouts_map_themselves():
     gsm8k = [{"question": "q", "answer": "a"}]
-    assert load_rows(gsm8k, kind="example")[0].columns == {"prompt": "q", "completion": "a", "answer": "a"}
-    assert load_rows(gsm8k, kind="prompt")[0].columns == {"prompt": "q", "answer": "a"}
+    assert load_rows(gsm8k, kind="example")[0].columns == {"prompt": "q", "completion": "a", **gsm8k[0]}
+    assert load_rows(gsm8k, kind="prompt")[0].columns == {"prompt": "q", **gsm8k[0]}
     assert load_rows(gsm8k)[0].columns == gsm8k[0]
     math = [{"problem": "p", "solution": "s", "answer": "a"}]
     assert load_rows(math, kind="example")[0].columns["completion"] == "s"
@@ -246,7 +246,7 @@ def test_a_bare_path_or_rows_stand_for_the_whole_configuration(tmp_path):
     ("tree", "message"),
     [
         ({"path": " "}, "path: must name a file or a data set"),
-        ({"path": 5}, r"path: must be a path, a data set's name, or a list of paths or rows \(given: 5\)"),
+        ({"path": 5}, "an object of type int is no data"),
         ({"path": "a", "colums": {}}, "unknown key 'colums' .*did you mean 'columns'"),
         ({"path": "a", "chat": "never", "system_prompt": "x"}, "system_prompt has no effect with chat='never'"),
         ({"path": "a", "chat_template_kwargs": {"tokenize": True}}, "tokenize cannot be set here"),

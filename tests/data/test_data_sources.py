@@ -139,7 +139,7 @@ def test_a_file_of_an_unknown_format_is_named_with_the_known_ones(tmp_path):
 
 def test_a_name_that_is_neither_file_nor_data_set_is_named(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="cannot load data 'nobody/nothing'"):
+    with pytest.raises(InputError, match="data 'nobody/nothing' are neither a file here nor a data set"):
         load_rows("nobody/nothing")
 
 

@@ -186,7 +186,7 @@ def test_gsm8k_loads_without_conversion(tokenizer):
     first = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     assert len(loaded) == 1319
     assert loaded[0].content == first["question"]
-    assert loaded[0].columns == {"answer": first["answer"]}
+    assert loaded[0].columns == first
     assert loaded[-1].id == f"{file}:1319"
     assert read(tokenizer, loaded[0]) == "<s>" + first["question"]
 

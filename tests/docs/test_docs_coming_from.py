@@ -9,35 +9,18 @@ import pytest
 import yaml
 
 from reinlm.algorithms import resolve
-from reinlm.aliases import ALIASES, Alias
+from reinlm.aliases import ALIASES
 from reinlm.config import build
+from reinlm.key_reference import names_table
 from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig, SFTConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming_from.md").read_text(encoding="utf-8")
 
 
-def table(library: str) -> str:
-    """The lines that belong under a library's heading."""
-    classical = library == "Stable-Baselines3"
-    heads = [library, "`reinlm classical`", "`reinlm rl`"] if classical else [library, "here", "what differs"]
-    lines = [heads, ["---"] * 3]
-    for name, alias in ALIASES[library].items():
-        lines.append([f"`{name}`", *(_classical(alias) if classical else [_code(alias.ours), alias.note])])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _code(name: str | None) -> str:
-    return f"`{name}`" if name else ""
-
-
-def _classical(alias: Alias) -> list[str]:
-    return [_code(alias.classical), "; ".join(part for part in (_code(alias.ours), alias.note) if part)]
-
-
 def test_every_table_is_that_of_the_library() -> None:
     for library in ALIASES:
-        assert table(library) in PAGE, f"under {library} should stand:\n{table(library)}"
+        assert names_table(library) in PAGE, f"under {library} should stand:\n{names_table(library)}"
 
 
 def test_the_recipes_are_taken_and_every_key_has_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-
 
 
 def test_the_recipes_are_taken_with_their_values() -> None:
-    rows, chats = (
+    rows, several, chats = (
         build(DataConfig, yaml.safe_load(block)["data"]) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     )
     assert (rows.columns, rows.limit, rows.on_bad_row) == (
@@ -22,6 +22,7 @@ def test_the_recipes_are_taken_with_their_values() -> None:
         1000,
         "skip",
     )
+    assert (several.weights, several.shuffle, several.sort_by) == ([1, 3], True, "level")
     assert (chats.chat, chats.renderer, chats.chat_template_kwargs) == (
         "always",
         "template",

@@ -38,6 +38,9 @@ def number():
         place = place.f_back
     return place.f_locals["number"]
 
+def result(entries):
+    return frame([number(), "value", {"entries": entries, "metrics": {}, "extra": {}}])
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch " + MARK,)
@@ -57,15 +60,15 @@ ACTIONS = {
     "a pickle": ("send(pickle.dumps(Evil()))", "sent bytes that are no frame"),
     "a pickle in a frame": ("send(frame(pickle.dumps(Evil())))", "sent a frame that is no JSON"),
     "a pickle as the result": (
-        "send(frame([number(), 'value', pickle.dumps(Evil(), 0).decode()]))",
+        "send(result(pickle.dumps(Evil(), 0).decode()))",
         "sent a reply of an unknown shape: '.*' instead of 2 entries",
     ),
     "the result, and then the worker's own": (
-        "send(frame([number(), 'value', [None, None]]))",
+        "send(result([None, None]))",
         "sent (more than one reply|a reply to call 3 while call 4)",
     ),
     "the result twice": (
-        "send(frame([number(), 'value', [None, None]]) * 2)",
+        "send(result([None, None]) * 2)",
         "sent more than one reply to a call",
     ),
     "a reply to another call": (
@@ -85,17 +88,25 @@ ACTIONS = {
         "sent a frame of 1099511627776 bytes, more than the limit",
     ),
     "one entry too few": (
-        "send(frame([number(), 'value', [None]]))",
+        "send(result([None]))",
         r"sent a reply of an unknown shape: \[None\] instead of 2 entries",
     ),
     "no finite number": (
-        "send(frame([number(), 'value', [1.0, float('nan')]]))",
+        "send(result([1.0, float('nan')]))",
         "sent a reply of an unknown shape: nan instead of an entry",
     ),
-    "text for a number": ("send(frame([number(), 'value', [1.0, '2']]))", "sent a reply of an unknown shape: '2'"),
+    "text for a number": ("send(result([1.0, '2']))", "sent a reply of an unknown shape: '2'"),
     "a step on no token": (
-        "send(frame([number(), 'value', [1.0, {'steps': [[0.5, 1.0]], 'outcome': None}]]))",
-        "sent a reply of an unknown shape: {'outcome'",
+        "send(result([1.0, {'steps': [[0.5, 1.0]], 'characters': [], 'outcome': None}]))",
+        "sent a reply of an unknown shape: {'characters'",
+    ),
+    "entries alone": (
+        "send(frame([number(), 'value', [1.0, 2.0]]))",
+        r"sent a reply of an unknown shape: \[1.0, 2.0\] ",
+    ),
+    "a metric that is no sum": (
+        "send(frame([number(), 'value', {'entries': [1.0, 2.0], 'metrics': {'a': [1.0, 0]}, 'extra': {}}]))",
+        "sent a reply of an unknown shape: {'entries'",
     ),
     "an error that is no text": ("send(frame([number(), 'raised', 3]))", "sent a message of an unknown shape"),
 }

@@ -75,8 +75,7 @@ def test_skipped_failures_are_counted_call_by_call(tmp_path):
             assert values(scored) == [[], []]
             assert scored.failures == {"score": 2, "fine": 0}
             assert scored.messages == {
-                "score": "reward 'score' ended its process with exit code 1 "
-                "in a call with 2 answers, from a:1, answer 1 of 2 on"
+                "score": "reward 'score' ended its process with exit code 1 for a:1, answer 1 of 2"
             }
 
 

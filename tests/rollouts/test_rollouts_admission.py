@@ -80,7 +80,9 @@ class SlowRewards:
         self.asked: list[str] = []
         self.answered: list[str] = []
 
-    async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
+    async def score_group(
+        self, group: RolloutGroup, state: TrainerState | None, *, columns: Any, token_ends: Any
+    ) -> Any:
         self.asked.append(group.task.id)
         await asyncio.sleep(self.clock.seconds())
         self.answered.append(group.task.id)
@@ -90,6 +92,7 @@ class SlowRewards:
 
 class Scored:
     def __init__(self, groups: list[ScoredGroup], failures: dict[str, int] | None = None) -> None:
+        self.usage: dict[str, Any] = {}
         self.groups = groups
         self.failures = failures or {}
         self.messages: dict[str, str] = {}
@@ -171,14 +174,16 @@ def test_a_reward_is_at_work_while_other_answers_are_sampled() -> None:
     engine.step = counted  # type: ignore[method-assign]
 
     class Waits(SlowRewards):
-        async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
+        async def score_group(
+            self, group: RolloutGroup, state: TrainerState | None, *, columns: Any, token_ends: Any
+        ) -> Any:
             if group.task.id == "short":  # ends where the engine goes on meanwhile, and only there
                 before = len(steps)
                 async with asyncio.timeout(10):
                     while len(steps) == before:
                         await asyncio.sleep(0.001)
                 waited.append(group.task.id)
-            return await super().score_group(group, state, columns=columns)
+            return await super().score_group(group, state, columns=columns, token_ends=token_ends)
 
     class Turns:
         def reset(self, task: Task) -> str:

@@ -63,6 +63,7 @@ class Scored:
     """The shape of `reinlm.rewards.Scored`."""
 
     def __init__(self, groups: Sequence[ScoredGroup], failures: dict[str, int], messages: dict[str, str]) -> None:
+        self.usage: dict[str, Any] = {}
         self.groups, self.failures, self.messages = groups, failures, messages
 
 
@@ -74,10 +75,12 @@ class Rewards:
         self.call = call
         self.calls: list[tuple[list[str], Any]] = []
 
-    async def score_group(self, group: RolloutGroup, state: TrainerState | None, *, columns: Any) -> Any:
-        return self.score([group], state)
+    async def score_group(
+        self, group: RolloutGroup, state: TrainerState | None, *, columns: Any, token_ends: Any
+    ) -> Any:
+        return self.score([group], state, token_ends=token_ends)
 
-    def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Any:
+    def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: Any) -> Any:
         self.calls.append(([group.task.id for group in groups], state))
         failures, scored = 0, []
         for group in groups:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, ladder
+from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, algorithm_name, ladder
 from reinlm.composition import (
     Algorithm,
     AlgorithmState,
@@ -21,7 +21,7 @@ from reinlm.composition import (
     algorithm_spec,
     compose,
 )
-from reinlm.errors import InputError, unknown
+from reinlm.errors import InputError
 from reinlm.renamed import renamed
 
 
@@ -31,15 +31,15 @@ def algorithm(name: str, /, **changes: Any) -> Algorithm:
     A change is a choice object or its value in recipe syntax: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
     `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to rename it.
 
+    Case, hyphens and underscores in the name make no difference.
+
     Raises InputError (a ValueError) for an unknown name, an unknown choice, or changes that contradict one another.
 
     Example:
         >>> algorithm("grpo", kl=None, gate={"clip": [0.2, 0.28]}).gate
         Clip(low=0.2, high=0.28, dual=None)
     """
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return compose(ALGORITHMS[name](), changes)
+    return compose(ALGORITHMS[algorithm_name(name)](), changes)
 
 
 def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
@@ -76,6 +76,7 @@ __all__ = [
     "SoftOverlong",
     "Updates",
     "algorithm",
+    "algorithm_name",
     "algorithm_spec",
     "ladder",
     "resolve",

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import Any
 
+from reinlm.absent import absent_algorithm
 from reinlm.composition import Algorithm, algorithm_spec
 from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
-from reinlm.errors import unknown
+from reinlm.errors import find_name, unknown
 from reinlm.renamed import renamed
 
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {}
@@ -66,6 +67,18 @@ def named(
     return register
 
 
+def algorithm_name(name: str) -> str:
+    """The name of an algorithm as it is registered; case, hyphens and underscores make no difference: `Dr-GRPO`.
+
+    Raises:
+        InputError: no such algorithm, with the most similar one, or with the reason why one of the field is not there.
+    """
+    known = find_name(name, ALGORITHMS)
+    if known is None:
+        raise absent_algorithm(name) or unknown("algorithm", name, ALGORITHMS)
+    return known
+
+
 def ladder() -> list[Card]:
     """The cards of all named algorithms, sorted by the date of their paper."""
     return sorted(CARDS.values(), key=lambda card: card.published)
@@ -97,8 +110,7 @@ def algorithm_details(name: str) -> dict[str, Any]:
 
     Raises InputError for an unknown name; the hint gives the most similar one.
     """
-    if name not in CARDS:
-        raise unknown("algorithm", name, CARDS)
+    name = algorithm_name(name)
     card, made = CARDS[name], ALGORITHMS[name]()
     parent = None if card.parent is None else ALGORITHMS[card.parent]()
     return {

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
+import gymnasium
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from reinlm.classical.agent import Agent
@@ -17,9 +18,11 @@ from reinlm.classical.pictures import picture
 from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
-from reinlm.config import apply_overrides, build, merge, read_recipe
+from reinlm.config import apply_overrides, build, dump_yaml, merge, read_recipe
 from reinlm.errors import InputError
+from reinlm.keys import keys_of
 from reinlm.loop import Callback
+from reinlm.program import command_line
 from reinlm.runs import Progress
 
 
@@ -34,6 +37,27 @@ def list_algorithms(*, as_json: bool = False) -> None:
         console.print(f"[bold]{card.name}[/bold]  [dim]{card.family}; {card.actions} actions[/dim]")
         for line in (card.equation, card.source, card.use):
             console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_settings(name: str, words: Sequence[str], *, as_json: bool = False) -> None:
+    """Print the settings of an algorithm with the values in force: what `words` (KEY=VALUE) set, else the defaults.
+
+    Raises InputError for an unknown algorithm, an unknown setting or a value that does not fit.
+    """
+    kind = find(name)
+    given = apply_overrides({}, [word for word in words if not word.startswith("env.")])
+    values = build(kind.Settings, given).model_dump(mode="json")
+    if as_json:
+        print(json.dumps({"algorithm": kind.name, "settings": values}, ensure_ascii=False))
+        return
+    keys = {key.key: key for key in keys_of("classical") if kind.name in key.algorithms}
+    console = Console(highlight=False)
+    table = Table("setting", "value", "range", "what it is", title=f"settings of {kind.name}")
+    for key, value in values.items():
+        shown = escape(dump_yaml(value).removesuffix("...\n").strip()) + (" (given)" if key in given else "")
+        known = keys.get(key)
+        table.add_row(key, shown, escape(known.type if known else ""), escape(known.doc if known else ""))
+    console.print(table)
 
 
 def run_command(
@@ -55,7 +79,6 @@ def run_command(
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
-    torch.set_num_threads(1)  # networks this small are slower with a second thread
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
     result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]
@@ -78,7 +101,10 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
         tree = read_recipe(saved) if saved.is_file() else {}
     tree = merge(tree, given)
     if "algorithm" not in tree:
-        raise InputError("which algorithm?", hint="reinlm classical --list shows what there is")
+        raise InputError("which algorithm?", hint=f"{command_line('classical', '--list')} shows what there is")
+    for word in (tree["algorithm"], *words):
+        if "=" not in word and word in gymnasium.registry:
+            raise InputError(f"{word!r} is an environment, not an algorithm or a setting", hint=f"write --env {word}")
     find(tree["algorithm"])
     if "env" not in tree:
         raise InputError("in which environment?", hint="add --env, such as --env CartPole-v1 or --env FrozenLake-v1")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from reinlm.errors import unknown
+from reinlm.errors import find_name, unknown
 
 if TYPE_CHECKING:
     from reinlm.classical.agent import Agent
@@ -77,10 +77,19 @@ def catalogue() -> list[Card]:
 
 def find(name: str) -> type[Agent]:
     """The class of a name. Raises InputError with the nearest one for a name that does not exist."""
+    return CLASSES[classical_name(name)]
+
+
+def classical_name(name: str) -> str:
+    """The name of an algorithm as it is registered; case, hyphens and underscores make no difference: `Q-Learning`.
+
+    Raises InputError with the nearest one for a name that does not exist.
+    """
     _load()
-    if name not in CLASSES:
+    known = find_name(name, CLASSES)
+    if known is None:
         raise unknown("classical algorithm", name, CLASSES)
-    return CLASSES[name]
+    return known
 
 
 def _load() -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 import reinlm.classical.metrics  # declares those of their own
 import reinlm.composition.metrics  # noqa: F401  # declares those of critics
 from reinlm.classical.agent import BLOCKS, STATE, Agent
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
-from reinlm.classical.registry import find
+from reinlm.classical.registry import classical_name, find
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.config import Config
 from reinlm.errors import InputError
@@ -25,6 +24,7 @@ from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, U
 from reinlm.loop.delivery import send_event
 from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.run import ALONE
+from reinlm.program import command_line
 from reinlm.runs import Checkpoints, Progress, RunFolder, load_state, read_metrics
 from reinlm.runs.state import read_state
 
@@ -34,6 +34,8 @@ SAVES = 10
 
 class ClassicalConfig(Config):
     """`reinlm classical`: what is learned, where, for how long, and with how many seeds."""
+
+    verb: ClassVar[str] = "classical"
 
     algorithm: str
     env: str
@@ -52,6 +54,11 @@ class ClassicalConfig(Config):
     """Of the algorithm."""
     tensorboard: bool = False
     output: str | None = None
+
+    @field_validator("algorithm")
+    @classmethod
+    def _registered_name(cls, value: str) -> str:
+        return classical_name(value)
 
     @model_validator(mode="after")
     def _a_budget(self) -> ClassicalConfig:
@@ -188,7 +195,7 @@ def _one_seed(
         evaluate_every=0,
         save_every=stride * (BLOCKS // SAVES) if run.total_steps >= BLOCKS else 0,
         keep_last=1,
-        resume_command=f"reinlm classical --resume --output {shlex.quote(str(folder))}",
+        resume_command=command_line("classical", "--resume", "--output", folder),
     )
     trackers = build_trackers(["tensorboard"] if config.tensorboard else [])
     with RunFolder.create(path, **create, resume=(path / "run.json").is_file()) as inner:

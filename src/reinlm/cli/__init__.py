@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 import typer
 
-from reinlm.cli import commands, look_up  # noqa: F401  they register their commands
+from reinlm.cli import commands, completion, look_up  # noqa: F401  they register their commands
 from reinlm.cli.app import Stopped, app
 from reinlm.cli.messages import UsageError, complain, explain
+from reinlm.cli.words import check_words
 from reinlm.errors import ReinlmError
+from reinlm.program import command_line
 
 __all__ = ["app", "main"]
 
@@ -24,13 +27,15 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    command = typer.main.get_command(app)
     try:
-        code = app(args=words, standalone_mode=False)
+        check_words(words, command)
+        code = command.main(args=list(words), prog_name=command_line(), standalone_mode=False)
         _leave(code if isinstance(code, int) else 0)
     except typer.Exit as error:
         _leave(error.exit_code)
     except UsageError as error:
-        complain(*explain(error))
+        complain(*explain(error, words, command))
         _leave(2)
     except ReinlmError as error:
         if debug:
@@ -42,9 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         complain(str(error), None, label="")
         _leave(error.code)
+    except BrokenPipeError:  # the reader of a pipe, such as head, has enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it as it ends
+        _leave(0)
 
 
 def _leave(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     sys.exit(code)

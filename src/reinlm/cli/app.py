@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import reinlm
 
@@ -16,8 +17,42 @@ app = typer.Typer(
     help="Improve language models by reinforcement learning, from a laptop to a cluster.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
+
+
+class VerbCommand(TyperCommand):
+    """A command whose help ends with the keys that it takes, by section and with their defaults."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from reinlm.keys import VERBS, grouped
+
+        if self.name not in VERBS:
+            return
+        if self.name == "classical":
+            with formatter.section("Settings of the algorithm, as KEY=VALUE"):
+                formatter.write_text(
+                    "`reinlm classical NAME --settings` shows those of one with their values, `reinlm keys "
+                    "--verb classical` explains all."
+                )
+            return
+        with formatter.section("Keys, as SECTION.KEY=VALUE (`reinlm keys WORD` explains them)"):
+            rows = [
+                (section or "(alone)", _in_short(self.name, section, keys))
+                for section, keys in grouped(self.name).items()
+            ]
+            formatter.write_dl([row for row in rows if row[1]], col_max=16)
+
+
+def _in_short(verb: str, section: str, keys: Iterable[Any]) -> str:
+    """The keys directly in a section, each with its default where it is short."""
+    shown = []
+    for key in keys:
+        name = key.key.removeprefix(f"{section}.")
+        default = key.defaults[verb]
+        if "." not in name:
+            shown.append(name if len(default) > 12 or " " in default else f"{name}={default}")
+    return ", ".join(dict.fromkeys(shown))
 
 
 class Stopped(Exception):  # noqa: N818 - Ctrl-C is no error
@@ -39,7 +74,7 @@ def command(name: str | None = None, *, hidden: bool = False) -> Callable[[Calla
             except KeyboardInterrupt as error:
                 raise Stopped(str(error) or "interrupted", getattr(error, "signum", signal.SIGINT)) from error
 
-        return app.command(name, hidden=hidden)(call)
+        return app.command(name, cls=VerbCommand, hidden=hidden)(call)
 
     return register
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,11 @@ from reinlm.cli.options import (
     Temperature,
 )
 from reinlm.cli.tables import print_evaluation, print_result
+from reinlm.cli.words import recipe_and_overrides
+from reinlm.errors import InputError
+from reinlm.hub import missing_data, missing_model
+from reinlm.places import model_folder
+from reinlm.program import command_line
 
 
 @command()
@@ -43,7 +49,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, then RL, with a report; about two minutes."""
+    """A tiny model from scratch: SFT, RL, a report; two minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
@@ -68,7 +74,8 @@ def sft(
     Rows have prompt + completion, messages, or text.
     """
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree(arguments, flags)
+    tree = _tree("sft", arguments, flags)
+    _one_thread()
     print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -95,7 +102,8 @@ def rl(
     of its own; then --reward may be left out.
     """
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree(arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    _one_thread()
     print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
 
 
@@ -113,6 +121,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -121,8 +130,9 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    tree = _tree(arguments, flags | _given({"output": output and str(output)}))
-    result = reinlm.evaluate(recipe=tree, overwrite=overwrite)
+    tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}))
+    _one_thread()
+    result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         complain(note, None, "note: ")
     if as_json:
@@ -145,6 +155,7 @@ def generate(
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Sample from a model.
@@ -155,7 +166,9 @@ def generate(
     flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    for answers in reinlm.generate(recipe=_tree(arguments, flags)):
+    tree = _tree("generate", arguments, flags)
+    _one_thread()
+    for answers in reinlm.generate(recipe=tree, quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
                 row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
@@ -180,12 +193,38 @@ def create_model(
     reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512
     """
     flags = _flags(None, data, seed=seed) | _given({"output": output and str(output)})
-    made = reinlm.create_model(recipe=_tree(arguments, flags), overwrite=overwrite)
+    made = reinlm.create_model(recipe=_tree("create-model", arguments, flags), overwrite=overwrite)
     context = made.policy.context_length
     typer.echo(f"model  {made.folder}: {made.parameters:,} parameters, {len(made.policy.tokenizer):,} tokens")
     typer.echo(
         f"data   {made.fitting:,} of {made.rows:,} rows fit its context of {context}; the longest has {made.longest}"
     )
+
+
+@command()
+def report(
+    folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run's folder.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of a run again, and print its path.
+
+    The run may be finished, failed or still running, of rl, sft, quickstart or classical.
+    """
+    from reinlm.errors import nearest
+
+    if folder is None:
+        raise InputError("which run?", hint=f"write {command_line('report', 'runs/NAME')}")
+    if not folder.is_dir():
+        near = (
+            nearest(folder.name, (entry.name for entry in folder.parent.iterdir())) if folder.parent.is_dir() else None
+        )
+        raise InputError(
+            f"no such run folder: {folder}", hint=f"did you mean {str(folder.parent / near)!r}?" if near else None
+        )
+    from reinlm.insight.report import write_report
+    from reinlm.metrics import METRICS
+
+    typer.echo(write_report(folder, metrics=METRICS))
 
 
 @command()
@@ -210,21 +249,30 @@ def classical(
         bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
     ] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
+    show_settings: Annotated[
+        bool, typer.Option("--settings", help="Show the settings of NAME with their values, and run nothing.")
+    ] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """The classical algorithms on control tasks, from Monte Carlo to PPO.
+    """Classical algorithms on control tasks, Monte Carlo to PPO.
 
     reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
     """
     from reinlm.classical.command import list_algorithms, run_command
+    from reinlm.classical.command import show_settings as print_settings
     from reinlm.insight.report import REPORT_FILE
     from reinlm.insight.tracker import ReportTracker
 
     if as_list:
         list_algorithms(as_json=as_json)
+        return
+    if show_settings:
+        if name is None:
+            raise InputError("--settings of which algorithm?", hint=command_line("classical", "ppo", "--settings"))
+        print_settings(name, settings or [], as_json=as_json)
         return
     given = _given(
         {
@@ -239,6 +287,7 @@ def classical(
             "output": str(output) if output else None,
         }
     )
+    _one_thread()
     result = run_command(
         given,
         settings or [],
@@ -280,13 +329,28 @@ def _flags(
     )
 
 
-def _tree(arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
+def _tree(verb: str, arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Merge recipe, flags and overrides; later ones take precedence."""
     from reinlm.recipe import over, override, read
 
-    words = list(arguments or [])
-    recipe = words.pop(0) if words and "=" not in words[0] else None
-    return override(over(read(recipe), flags), words)
+    recipe, overrides = recipe_and_overrides(arguments or (), verb)
+    tree = override(over(read(recipe), flags), overrides)
+    _refuse_missing(tree)
+    return tree
+
+
+def _refuse_missing(tree: Mapping[str, Any]) -> None:
+    """Raise InputError for a model's folder or a file of data that is not there, before anything heavy is imported."""
+    run = tree.get("run")
+    if isinstance(run, Mapping) and run.get("output") and (Path(str(run["output"])) / "config.yaml").is_file():
+        return  # what is resumed has paths relative to the directory that it was started in
+    for section, find in (("model", lambda text: missing_model(model_folder(text))), ("data", missing_data)):
+        value = tree.get(section)
+        path = value.get("path") if isinstance(value, Mapping) else value
+        for place in [path] if isinstance(path, str) else path if isinstance(path, list) else ():
+            refused = find(place) if isinstance(place, str) and place.strip() else None
+            if refused is not None:
+                raise refused
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -294,4 +358,15 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command() -> str:
-    return shlex.join(["reinlm", *sys.argv[1:]])
+    return command_line(*sys.argv[1:])
+
+
+def _one_thread() -> None:
+    """Let torch compute with one thread, unless the environment says how many.
+
+    Where another program wants a core, each of a step's many short operations waits for the slowest thread.
+    """
+    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        import torch
+
+        torch.set_num_threads(1)

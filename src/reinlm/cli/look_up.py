@@ -21,7 +21,7 @@ def algorithms(
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """The named algorithms: choices, formula, defaults, when to use one and how it fails."""
+    """The algorithms of rl: choices, formula, defaults, use."""
     from reinlm.algorithms.ladder import algorithm_details, table
     from reinlm.algorithms.ladder import algorithms_page as write_page
 
@@ -48,7 +48,7 @@ def keys(
     page: Annotated[bool, typer.Option("--page", help="Print docs/configuration.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Every key of a recipe: what may stand there, its default, and what it does.
+    """The keys of a recipe: values, defaults, descriptions.
 
     reinlm keys clip
     reinlm keys learning_rate --verb sft

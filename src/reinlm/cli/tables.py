@@ -5,31 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from reinlm.program import command_line
+
 if TYPE_CHECKING:
     from reinlm.keys import Key
     from reinlm.loop import RunResult
 
 
-def print_ladder(rows: list[dict[str, str]]) -> None:
-    import re
+WIDE = 130
+"""Columns from which the table of algorithms has a column for each choice."""
 
+
+def print_ladder(rows: list[dict[str, str]]) -> None:
+    """All algorithms with their choices, in the names that a recipe takes; nothing is cut at any width."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False)
     table = Table(title="one update, five choices", box=box.SIMPLE_HEAD, row_styles=["", "dim"], padding=(0, 1, 0, 0))
-    console = Console()
-    widths = {"advantage": 11, "ratio": 8, "gate": 8, "kl": 11, "weights": 8, "critic": 6}
-    columns = [name for name in rows[0] if name != "source" or console.width >= 100]
-    for column in columns:
-        table.add_column(column, no_wrap=column in ("name", "source"), min_width=widths.get(column))
-    for row in rows:
-        cited = re.search(r"\d{4}\.\d{5}", row["source"])
-        words = {key: text.replace("_", " ") for key, text in row.items() if key in columns}
-        words |= {"name": row["name"]} | ({"source": cited[0] if cited else "1992"} if "source" in columns else {})
-        table.add_row(*words.values())
+    table.add_column("name", no_wrap=True)
+    if console.width >= WIDE:
+        columns = [name for name in rows[0] if name not in ("name", "source")]
+        for column in (*columns, "source"):
+            table.add_column(column, no_wrap=column == "source")
+        for row in rows:
+            table.add_row(row["name"], *(row[name] for name in columns), _year(row["source"]))
+    else:
+        table.add_column("advantage; ratio; gate; KL; weights")
+        for row in rows:
+            kl = "no KL" if row["kl"] == "none" else row["kl"]
+            choices = [row["advantage"], row["ratio"], f"gate {row['gate']}", kl, row["weights"]]
+            table.add_row(row["name"], "; ".join([*choices, *(["a critic"] if row["critic"] == "yes" else [])]))
     console.print(table)
-    console.print("more: reinlm algorithms NAME", highlight=False)
+    console.print(f"more: {command_line('algorithms', 'NAME')}", markup=False, soft_wrap=True)
+
+
+def _year(source: str) -> str:
+    """The arXiv number of a paper, or its year."""
+    import re
+
+    found = re.search(r"\d{4}\.\d{5}|\b(?:19|20)\d{2}\b", source)
+    return found[0] if found else source
 
 
 def print_algorithm(item: dict[str, Any]) -> None:
@@ -37,6 +54,7 @@ def print_algorithm(item: dict[str, Any]) -> None:
     from rich.table import Table
 
     from reinlm.algorithms.ladder import COLUMNS, table
+    from reinlm.config import dump_yaml
 
     console = Console(highlight=False)
 
@@ -59,6 +77,8 @@ def print_algorithm(item: dict[str, Any]) -> None:
     say(f"use     {item['use']}")
     say(f"fails   {item['fails']}")
     say(f"source  {item['source']}")
+    say("\nin a recipe, with every default", "bold")
+    say(dump_yaml({"algorithm": item["choices"]}))
 
 
 def print_result(result: RunResult) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from reinlm.composition.composition import BEFORE, KEEP, KNOWN, OVERLONG, Composition, Updates
 from reinlm.composition.measure import measure_policy, measure_values, token_quantities
 from reinlm.composition.terms import term_losses, term_needs
+from reinlm.display import html_table, text_table
 from reinlm.errors import InputError
 from reinlm.objectives import (
     Counts,
@@ -79,6 +80,17 @@ class Algorithm(Composition):
     """
 
     # ------------------------------------------------------------------------------------------ before an update
+
+    def __str__(self) -> str:
+        """The choices as a small table; `repr` shows every value."""
+        from reinlm.composition.document import choice_rows
+
+        return "\n".join([self.name, text_table(choice_rows(self))])
+
+    def _repr_html_(self) -> str:
+        from reinlm.composition.document import choice_rows
+
+        return html_table([("choice", self.name), *choice_rows(self)])
 
     def initial_state(self) -> AlgorithmState:
         return AlgorithmState(

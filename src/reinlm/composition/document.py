@@ -56,9 +56,17 @@ def short_kl(kl: Any) -> str:
         to = "" if term["anchor"] == "reference" else f"to {term['anchor']}, "
         toward = f"{term['direction']} " if term["direction"] else ""
         moves = " adaptive" if term["controller"] else ""
-        place = term["placement"].replace("_", " ")
-        words.append(f"{toward}{term['estimator']} {term['coefficient']:g}{moves} {to}in {place}")
+        words.append(f"{toward}{term['estimator']} {term['coefficient']:g}{moves} {to}in {term['placement']}")
     return "; ".join(words) or "none"
+
+
+def choice_rows(algorithm: Algorithm) -> list[tuple[str, str]]:
+    """(choice, short text) of every choice that is made, the five first."""
+    tree = algorithm_spec(algorithm)
+    first = ("advantage", "ratio", "gate", "kl", "weights")
+    others = [kind for kind in tree if kind not in (*first, "base", "name") and tree[kind] not in (None, [], False)]
+    rows = [(kind, short_kl(tree[kind]) if kind == "kl" else _listed(tree[kind])) for kind in (*first, *others)]
+    return [*rows, ("updates", short_updates(algorithm.updates))]
 
 
 def changed_choices(made: Algorithm, parent: Algorithm | None) -> list[dict[str, str]]:

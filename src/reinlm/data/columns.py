@@ -77,8 +77,8 @@ class Template:
 class ColumnMap:
     """The mapping of the user's columns to the names of reinlm.
 
-    A mapped column stays available under its own name, so that a verifier finds `answer` when it is also the completion;
-    only the column that becomes the prompt is renamed.
+    A mapped column stays available under its own name, so that a verifier finds `answer` when it is also the completion, and
+    a reward function `question` when it is the prompt.
     """
 
     def __init__(self, mapping: Mapping[str, str], present: set[str], source: str) -> None:
@@ -104,9 +104,6 @@ class ColumnMap:
                 raise missing(row, name)
             columns[target] = row.columns[name]
         columns.update({target: template.fill(row) for target, template in self._templates.items()})
-        renamed = self._plain.get("prompt")
-        if renamed is not None and renamed not in {*self._plain, *self._templates}:
-            del columns[renamed]
         return Row(row.where, columns)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from reinlm.config import Config
+from reinlm.data.frames import is_list_of_sources, is_rows, rows_of
+from reinlm.data.rows import listed
+from reinlm.errors import InputError
 
 Chat = Literal["auto", "always", "messages", "never"]
 """Which prompts are chats; see `DataConfig.chat`."""
@@ -29,8 +30,9 @@ class DataConfig(Config):
     """
 
     path: str | list[Any]
-    """A file (.jsonl, .json, .csv, each also .gz; .parquet), a data set folder, a Hugging Face data set's name, a list
-    of these, or a list of rows (dicts)."""
+    """A file (.jsonl, .json, .csv, each also .gz; .parquet), a data set folder, a Hugging Face data set's name, or a list
+    of these. From Python also a list of rows (dicts), a Dataset or DatasetDict, a frame of pandas or polars, or a list of
+    several."""
     split: str | None = None
     """Which split of a data set folder or name: `train` by default, or the only one. An error with plain files."""
     subset: str | None = None
@@ -58,22 +60,57 @@ class DataConfig(Config):
     """A prompt or example over the limit of tokens stops the run, or is skipped and counted. Nothing is ever cut."""
     limit: int | None = Field(default=None, ge=1)
     """Read only the first rows, this many (wrong ones count too)."""
+    weights: list[float] | None = None
+    """The share of each source of a list in the training batches: `path: [easy.jsonl, hard.jsonl]`, `weights: [1, 3]`. An
+    epoch is then as many rows as there are in all. Null: every row once in an epoch."""
+    shuffle: bool = True
+    """Whether each epoch of training has an order of its own, drawn from `seed`; false: the order of the rows."""
+    sort_by: str | None = None
+    """A curriculum: each epoch of training in ascending order of this column; equal values in the order that `shuffle` says."""
+
+    _settled: bool = PrivateAttr(default=False)
+    """Whether `auto` decided `chat`; see `settled_as`."""
+
+    def settled_as(self, **changes: Any) -> DataConfig:
+        """A copy in which `auto` has become something else: reward functions still receive text for prompts that are text."""
+        copy = self.model_copy(update=changes)
+        copy._settled = True
+        return copy
+
+    @property
+    def settled(self) -> bool:
+        """Whether `auto` decided what `chat` is."""
+        return self._settled
 
     @model_validator(mode="before")
     @classmethod
     def _shorthand(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping | DataConfig) else {"path": value}
+        if isinstance(value, DataConfig):
+            return value
+        section = {"path": value} if is_rows(value) else dict(value)
+        if "path" not in section and {"prompt", "messages", "text", "question"} & section.keys():
+            hint = "give rows, [{'prompt': …}, …], a data set, or datasets.Dataset.from_dict(columns)"
+            raise InputError(f"a mapping of columns ({listed(section)}) is no data", hint=hint)
+        if "path" in section:
+            limit = section.get("limit")
+            limit = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
+            section["path"], split = rows_of(section["path"], section.get("split"), limit)
+            if split != section.get("split"):
+                section["split"] = split
+        return section
 
-    @field_validator("path", mode="before")
-    @classmethod
-    def _plain_path(cls, value: Any) -> Any:
-        if isinstance(value, Path):
-            return str(value)
-        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-            return [str(item) if isinstance(item, Path) else item for item in value]
-        if not isinstance(value, str):
-            raise ValueError("must be a path, a data set's name, or a list of paths or rows")
-        return value
+    @model_validator(mode="after")
+    def _weights_have_sources(self) -> DataConfig:
+        if self.weights is None:
+            return self
+        count = len(self.path) if isinstance(self.path, list) and is_list_of_sources(self.path) else 1
+        if count < 2 or count != len(self.weights):
+            raise ValueError(
+                f"weights has {len(self.weights)} numbers for {count} sources: give one for each of a list"
+            )
+        if not all(weight > 0 for weight in self.weights):
+            raise ValueError(f"weights {self.weights} must all be above 0: leave a source out instead")
+        return self
 
     @field_validator("path")
     @classmethod

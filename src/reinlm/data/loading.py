@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reinlm.data.columns import Kind, alternative, check_row, column_map
+from reinlm.data.columns import Kind, alternative, check_row, column_map, require_column
 from reinlm.data.config import DataConfig
+from reinlm.data.order import RowOrder
 from reinlm.data.rows import BadRow, BadRows, Loaded, OnBad, Row
-from reinlm.data.sources import read_source, source_name
+from reinlm.data.sources import read_source, source_name, source_number
 from reinlm.errors import InputError
 
 
@@ -65,6 +66,57 @@ def find_rows(config: DataConfig, kind: Kind) -> Found:
     """
     bad_rows = BadRows(config.on_bad_row)
     return Found(*typed_rows(config, kind, bad_rows), bad_rows)
+
+
+def row_order(config: DataConfig, found: Found, ids: Sequence[str], *, seed: int) -> RowOrder:
+    """The order in which a run reads the items that were made of these rows.
+
+    Args:
+        ids: where each item comes from: the place of its row, or that with `#N` for one of several of a row.
+
+    Raises:
+        InputError: a column to sort by that is absent, empty or of several types; a source with a weight and no item.
+    """
+    rows = {row.where: row for row in found.rows}
+    wheres = [item if item in rows else item.rpartition("#")[0] for item in ids]
+    keys = _sort_keys(config.sort_by, [rows[where] for where in wheres], source_name(config.path))
+    if config.weights is None:
+        return RowOrder(len(ids), seed=seed, shuffle=config.shuffle, keys=keys)
+    sources = [source_number(where, config.path) for where in wheres]
+    for number, item in enumerate(config.path):
+        if number not in sources:
+            name = item if isinstance(item, str) else f"data[{number}]"
+            raise InputError(
+                f"data.weights: {name} has no row to take", hint="leave that source out, or raise data.limit"
+            )
+    return RowOrder(len(ids), seed=seed, shuffle=config.shuffle, keys=keys, sources=sources, weights=config.weights)
+
+
+def _sort_keys(column: str | None, rows: Sequence[Row], source: str) -> list[Any] | None:
+    if column is None:
+        return None
+    require_column(column, _present(rows), source, "data.sort_by")
+    keys: list[Any] = []
+    for row in rows:
+        key = row.columns.get(column)
+        if not isinstance(key, str | int | float) or key != key:
+            raise InputError(
+                f"{row.where}: data.sort_by needs a number or a text in column {column!r}, not {key!r}",
+                hint="fill the column, or leave such rows out",
+            )
+        keys.append(key)
+    if sum(isinstance(key, str) for key in keys) not in (0, len(keys)):
+        raise InputError(
+            f"{source}: data.sort_by: column {column!r} holds numbers and texts", hint="make them all numbers"
+        )
+    return keys
+
+
+def refuse_order(config: DataConfig, key: str) -> None:
+    """Raise InputError for an order of rows where every row is read once."""
+    for name in ("weights", "shuffle", "sort_by"):
+        if config.changed(name):
+            raise InputError(f"{key}.{name} has no effect: all of its rows are read", hint=f"leave {key}.{name} out")
 
 
 def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[Row], tuple[str, ...]]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BY_TEMPLATE = "the tokenizer has a chat template; chat=never leaves text as it is"
+WITHOUT_TEMPLATE = "the tokenizer has no chat template"
 BY_CHECKPOINT = "as this checkpoint was trained; chat=always or chat=never decides otherwise"
 
 
@@ -72,15 +73,15 @@ def settle(
     if config.chat != "auto":
         return Settled(config)
     if found.names == ("text",):
-        return Settled(config.model_copy(update={"chat": "messages"}))
+        return Settled(config.settled_as(chat="messages"))
+    templated = has_template(tokenizer) or config.renderer != "template"
     if remembered:
         known = build(PromptFormat, remembered)
-        chosen = config.model_copy(update=_inherited(config, known, found))
-        reason = BY_CHECKPOINT
+        chosen = config.settled_as(**_inherited(config, known, found))
+        reason = BY_CHECKPOINT if templated else WITHOUT_TEMPLATE
     else:
-        templated = has_template(tokenizer) or config.renderer != "template"
-        chosen = config.model_copy(update={"chat": "always" if templated else "messages"})
-        reason = BY_TEMPLATE if templated else "the tokenizer has no chat template"
+        chosen = config.settled_as(chat="always" if templated else "messages")
+        reason = BY_TEMPLATE if templated else WITHOUT_TEMPLATE
     if chosen.chat == "always":
         _refuse_rendered(chosen, found, tokenizer)
     return Settled(chosen, reason)

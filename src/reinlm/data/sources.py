@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from reinlm.data.rows import BadRow, Row, one_line
-from reinlm.errors import InputError, nearest, unknown
+from reinlm.errors import InputError, unknown
+from reinlm.hub import missing_data, nearest_path, why_not_on_hub
 
 Read = Iterator[Row | BadRow]
 
@@ -28,12 +29,18 @@ def read_source(source: str | Sequence[Any], split: str | None = None, subset: s
     """
     if isinstance(source, str):
         yield from _read_one(source, split, subset)
-    elif source and all(isinstance(item, str) for item in source):
-        twice = sorted({item for item in source if source.count(item) > 1})
+    elif source and all(isinstance(item, str | list) for item in source):
+        named = [item for item in source if isinstance(item, str)]
+        twice = sorted({item for item in named if named.count(item) > 1})
         if twice:
             raise InputError(f"{twice[0]} is named twice among the data", hint="name each source once")
-        for item in source:
-            yield from _read_one(item, split, subset)
+        for number, item in enumerate(source):
+            if isinstance(item, str):
+                yield from _read_one(item, split, subset)
+                continue
+            _refuse_splits("a list of rows", split, subset)
+            for index, row in enumerate(item):
+                yield _row(f"data[{number}][{index}]", row)
     else:
         _refuse_splits("a list of rows", split, subset)
         for index, item in enumerate(source):
@@ -47,6 +54,13 @@ def source_name(source: str | Sequence[Any]) -> str:
     return ", ".join(source) if source and all(isinstance(item, str) for item in source) else "data"
 
 
+def source_number(where: str, sources: Sequence[Any]) -> int:
+    """Which of several sources a row comes from, by its origin as `read_source` names it."""
+    names = [item if isinstance(item, str) else f"data[{number}]" for number, item in enumerate(sources)]
+    found = [number for number, name in enumerate(names) if where.startswith((f"{name}:", f"{name}["))]
+    return max(found, key=lambda number: len(names[number]))
+
+
 def _read_one(source: str, split: str | None, subset: str | None) -> Read:
     path = Path(source)
     if path.is_file():
@@ -55,29 +69,17 @@ def _read_one(source: str, split: str | None, subset: str | None) -> Read:
             raise InputError(f"{source}: unknown format {path.suffix!r}", hint=f"known: {', '.join(_READERS)}")
         _refuse_splits(f"{source} (a plain file)", split, subset)
         yield from _READERS[suffix](source)
-    elif path.is_dir() or not _looks_like_file(source):
-        yield from _read_data_set(source, split, subset)
     else:
-        raise _missing(path)
+        refused = missing_data(source)
+        if refused is not None:
+            raise refused
+        yield from _read_data_set(source, split, subset)
 
 
 def _refuse_splits(what: str, split: str | None, subset: str | None) -> None:
     for name, value in (("split", split), ("subset", subset)):
         if value is not None:
             raise InputError(f"{name}={value!r} is set, but {what} has none", hint=f"take {name} out")
-
-
-def _looks_like_file(source: str) -> bool:
-    """Data set names are NAME or OWNER/NAME; whatever else is meant as a path."""
-    named = source.lower().endswith((*_READERS, ".txt", ".tsv", ".gz", ".zip"))
-    return named or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source
-
-
-def _missing(path: Path) -> InputError:
-    if not path.parent.is_dir():
-        return InputError(f"no such file: {path}", hint=f"there is no folder {path.parent} either")
-    near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
-    return InputError(f"no such file: {path}", hint=f"did you mean {str(path.parent / near)!r}?" if near else None)
 
 
 def _row(where: str, value: Any) -> Row | BadRow:
@@ -234,6 +236,8 @@ def _read_data_set(source: str, split: str | None, subset: str | None) -> Read:
         hint = 'pip install "reinlm[datasets]", or give a .jsonl, .json, .csv or .parquet file'
         raise InputError(f"{source!r} is no file, and data sets need the package datasets", hint=hint) from error
     path = Path(source)
+    if not path.is_dir():
+        _check_name(source, Path(datasets.config.HF_DATASETS_CACHE))
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             _refuse_splits(f"{source} (a saved data set)", None, subset)
@@ -249,6 +253,20 @@ def _read_data_set(source: str, split: str | None, subset: str | None) -> Read:
     chosen, rows = _choose_split(source, loaded, split)
     for number, row in enumerate(rows, start=1):
         yield _row(f"{source}[{chosen}]:{number}" if chosen else f"{source}:{number}", row)
+
+
+def _check_name(name: str, cache: Path) -> None:
+    """Ask the Hub once for a data set that is not in the cache; datasets itself would try again for half a minute."""
+    if (cache / name.replace("/", "___")).is_dir():
+        return
+    reason = why_not_on_hub(name, "dataset")
+    if reason is not None:
+        near = nearest_path(name)
+        spelling = f"if it is a file: did you mean {near!r}? else" if near else "if it is a file, check its path; else"
+        raise InputError(
+            f"data {name!r} are neither a file here nor a data set that can be downloaded: {reason}",
+            hint=f"{spelling} check the name, the network, and `hf auth login` for gated data",
+        )
 
 
 def _choose_split(source: str, loaded: Any, split: str | None) -> tuple[str | None, Any]:

@@ -125,12 +125,13 @@ def _task_plan(row: Row, name: str, shaper: PromptShaper, renderer: Renderer) ->
         content = content_column(row, name)
         if not isinstance(content, str) and content[-1]["role"] == "assistant":
             raise BadRow(row.where, "column 'prompt' ends with an assistant message", hint="end with the user's turn")
+    from_text = isinstance(content, str) and shaper.config.settled
     content = shaper.shape(row, content)
     ids = yield from renderer.prompt_plan(row.where, content)
     if len(ids) <= renderer.front_length:
         raise BadRow(row.where, f"column {name!r} has no tokens", hint=UNKNOWN_CHARACTERS)
     others = {key: value for key, value in row.columns.items() if key != name}
-    return Task(id=row.where, content=content, columns=others), len(ids)
+    return Task(id=row.where, content=content, columns=others, from_text=from_text), len(ids)
 
 
 def _without_answer(where: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:

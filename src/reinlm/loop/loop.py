@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from reinlm.loop.run import NO_CHECKPOINT, Run, StepContext
 from reinlm.loop.settings import LoopSettings, RunResult
 from reinlm.loop.summary import count_updates, summarise
 from reinlm.loop.trackers.console import ConsoleTracker
+from reinlm.program import command_line
 from reinlm.runs.checkpoints import Checkpoints, load_state
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog, read_metrics
@@ -211,23 +211,30 @@ class Loop:
 
     @contextmanager
     def _keeping_what_is_done(self) -> Iterator[None]:
-        """If the block raises, save the steps made before, unless the weights have changed already."""
-        if not self.done or self._saved == self.done or self.active_run.version is None:
-            yield
-            return
-        version, latest, state = self.active_run.version, self._latest, self._state()
-        state["callbacks"] = copy_state(state["callbacks"])
+        """If the block raises, save the steps made before, unless the weights have changed already, and say how to go on."""
+        version, latest = self.active_run.version, self._latest
+        state = None
+        if self.done and self._saved != self.done and version is not None:
+            state = self._state()
+            state["callbacks"] = copy_state(state["callbacks"])
         try:
             yield
         except Exception as error:
-            if self.active_run.version == version:
+            if state is not None and self.active_run.version == version:
                 try:
-                    path = self._write(state, latest)
+                    self._write(state, latest)
                 except Exception as other:  # noqa: BLE001 - the error of the step is the one to raise
                     error.add_note(f"the steps before could not be saved: {other}")
-                else:
-                    self._say(f"saved the {self.done} steps made before in {path}; go on with {self._how_to_resume()}")
+            self._say_how_to_go_on(error)
             raise
+
+    def _say_how_to_go_on(self, error: BaseException) -> None:
+        """Say which steps a run that an error ends has kept, in the console and in a note of the error."""
+        if self._saved is not None and self._last_checkpoint != NO_CHECKPOINT:
+            steps = "step is" if self._saved == 1 else f"{self._saved} steps are"
+            kept = f"the first {steps} saved in {self._last_checkpoint}; go on with {self._how_to_resume()}"
+            self._say(kept)
+            error.add_note(kept)
 
     def _evaluation_due(self, step: int) -> bool:
         every = self.settings.evaluate_every
@@ -320,6 +327,7 @@ class Loop:
 
     def _raise_failure(self) -> None:
         if self._failed is not None:
+            self._say_how_to_go_on(self._failed)
             raise self._failed
 
     def _end(self, reason: Reason, message: str | None, error: BaseException | None = None) -> dict[str, Any]:
@@ -375,5 +383,5 @@ class Loop:
                 raise
 
     def _how_to_resume(self) -> str:
-        usual = f"reinlm {self.active_run.kind} --resume --output {shlex.quote(str(self.folder.path))}"
-        return self.settings.resume_command or usual
+        usual = (self.active_run.kind, "--resume", "--output", self.folder.path)
+        return self.settings.resume_command or command_line(*usual)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
+
+from reinlm.display import figure, html_table, svg_curve, text_table
+from reinlm.runs.metrics import read_metrics
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,61 @@ class LoopSettings:
     """The command to resume, for messages; by default `reinlm KIND --resume --output FOLDER`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
-    """The result of a run: its folder, the contents of summary.json, and the trained policy."""
+    """The result of a run: its folder, the contents of summary.json, and the trained policy.
+
+    It may stand wherever a model does: `reinlm.evaluate(run, …)`, `reinlm.rl(run, …)`.
+    """
 
     folder: Path
     summary: dict[str, Any]
-    policy: Any = field(repr=False)
+    policy: Any
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: a mapping for every step that logged something."""
+        return list(read_metrics(self.folder / "metrics.jsonl"))
+
+    @property
+    def metrics(self) -> Any:
+        """What the run logged: a pandas frame with a row for each step, or `rows` where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            return self.rows
+        return pandas.DataFrame(self.rows)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.summary['kind']}: {self._ended()}"]
+        if table := self._table():
+            lines.append(text_table([("", "before", "after"), *table]))
+        return "\n".join([*lines, *(f"{name:6}  {path}" for name, path in self._paths())])
+
+    def _repr_html_(self) -> str:
+        rows = self.rows
+        name = next((name for name in ("reward", "return", "loss") if any(name in row for row in rows)), None)
+        points = [(row["step"], row[name]) for row in rows if name in row] if name else []
+        table = self._table() or [("steps", "", str(self.summary["steps"]))]
+        shown = html_table([("", "before", "after"), *table], f"{self.summary['kind']}: {self._ended()}")
+        paths = "<br>".join(f"{escape(name)}: <code>{escape(str(path))}</code>" for name, path in self._paths())
+        return f"<div>{shown}{svg_curve(points, name or '')}<div>{paths}</div></div>"
+
+    def _ended(self) -> str:
+        why = f" ({self.summary['stopped']})" if self.summary.get("stopped") else ""
+        return f"{self.summary['steps']} steps in {self.summary['train_seconds']:.3g} s, {self.summary['ended']}{why}"
+
+    def _table(self) -> list[tuple[str, str, str]]:
+        """(metric, before, after) of the evaluations; without one, the first and the last reward or loss."""
+        before, after = self.summary.get("before"), self.summary.get("after")
+        shown = ("/accuracy", "/loss", "/reward", "/mean_length")
+        if before and after:
+            names = [name for name in after if name.endswith(shown) and name in before]
+            return [(name, figure(name, before[name]), figure(name, after[name])) for name in names]
+        rows = self.rows
+        found = {name: [row[name] for row in rows if name in row] for name in ("reward", "return", "loss")}
+        return [(name, figure(name, v[0]), figure(name, v[-1])) for name, v in found.items() if v]
+
+    def _paths(self) -> list[tuple[str, Path]]:
+        paths = [("model", self.folder / "checkpoints" / "last"), ("report", self.folder / "report.html")]
+        return [("folder", self.folder), *((name, path) for name, path in paths if path.exists())]

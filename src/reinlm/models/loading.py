@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from reinlm.config import Config, ModelPath
+from reinlm.config import Config, ModelPath, build
 from reinlm.errors import InputError, unknown
+from reinlm.hub import missing_model, nearest_path, why_not_on_hub
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,11 @@ class ModelConfig(Config):
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
 
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _of_peft(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, Mapping | LoraConfig) else lora_config(value)
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -112,18 +118,96 @@ def load_policy(source: Any, *, tokenizer: PreTrainedTokenizerBase | None = None
     if isinstance(source, Policy):
         return source
     if isinstance(source, tuple):
+        refuse_no_model(source)
         source, tokenizer = source
-    if not hasattr(source, "generate"):
-        raise InputError(
-            f"cannot train on a model of type {type(source).__name__}",
-            hint="give a folder, a name, a transformers model, or a pair (model, tokenizer)",
-        )
+    refuse_no_model(source if tokenizer is None else (source, tokenizer))
     name = getattr(source.config, "_name_or_path", "")
     if tokenizer is None:
         if not name:
             raise InputError(f"this {type(source).__name__} comes without a tokenizer", hint="give (model, tokenizer)")
         tokenizer = load_tokenizer(ModelConfig(path=name))
     return _policy(source, tokenizer, name or type(source).__name__)
+
+
+def refuse_no_model(source: Any) -> None:
+    """Raise InputError for an object that is no model and no (model, tokenizer), with what to write instead."""
+    if isinstance(source, Policy):
+        return
+    names = "give a folder, a name, a transformers model, or a pair (model, tokenizer)"
+    if isinstance(source, list | tuple):
+        if isinstance(source, list) or len(source) != 2:
+            raise InputError(f"a {type(source).__name__} of {len(source)} is no model", hint="give (model, tokenizer)")
+        model, tokenizer = source
+        if _is_tokenizer(model) and hasattr(tokenizer, "generate"):
+            raise InputError("(tokenizer, model) is the wrong way round", hint="give (model, tokenizer)")
+        if isinstance(model, str) or isinstance(tokenizer, str):
+            raise InputError(
+                "a pair (model, tokenizer) holds loaded objects, not names",
+                hint="give the name alone, which loads both, or load them with from_pretrained",
+            )
+        if not _is_tokenizer(tokenizer):
+            raise InputError(f"a {type(tokenizer).__name__} is no tokenizer", hint="give (model, tokenizer)")
+        source = model
+    kind = type(source).__name__
+    if _is_tokenizer(source):
+        raise InputError(f"a tokenizer ({kind}) stands where a model belongs", hint="give (model, tokenizer)")
+    if hasattr(source, "model") and hasattr(source, "tokenizer") and hasattr(source, "task"):
+        raise InputError(f"a pipeline ({kind}) is no model", hint="give (pipeline.model, pipeline.tokenizer)")
+    if isinstance(source, type):
+        raise InputError(f"the class {source.__name__} is no model", hint="give a loaded one: from_pretrained(…)")
+    if not hasattr(source, "generate"):
+        raise InputError(f"cannot train on a model of type {kind}", hint=names)
+
+
+def _is_tokenizer(source: Any) -> bool:
+    return hasattr(source, "convert_tokens_to_ids")
+
+
+def lora_config(given: Any) -> LoraConfig:
+    """Our `LoraConfig` of a mapping, or of one of peft.
+
+    Raises:
+        InputError: an object of another type; an option of peft's that is set and has no counterpart here.
+    """
+    if isinstance(given, LoraConfig):
+        return given
+    if isinstance(given, Mapping):
+        return build(LoraConfig, given)
+    if type(given).__module__.partition(".")[0] != "peft" or type(given).__name__ != "LoraConfig":
+        raise InputError(
+            f"model.lora: an object of type {type(given).__name__} is no LoRA configuration",
+            hint="give {'rank': 16, 'alpha': 32}, or a LoraConfig of peft",
+        )
+    own = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout", "target_modules": "target_modules"}
+    plain = type(given)()
+    ignored = {*own, "task_type", "inference_mode", "base_model_name_or_path", "peft_version", "runtime_config"}
+    for name, value in vars(given).items():
+        if name not in ignored and not name.startswith("_") and value != getattr(plain, name, None):
+            raise InputError(
+                f"model.lora: {name} {value!r} of peft's LoraConfig has no counterpart here",
+                hint=f"leave it out (taken: {', '.join(own)}), or give a model that peft has adapted",
+            )
+    if given.task_type not in (None, "CAUSAL_LM"):
+        raise InputError(f"model.lora: task_type {given.task_type!r} is no language model", hint='give "CAUSAL_LM"')
+    if given.target_modules is None:
+        raise InputError(
+            "model.lora: peft's LoraConfig names no target_modules", hint='give target_modules="all-linear", or names'
+        )
+    modules = given.target_modules
+    return LoraConfig(
+        rank=given.r,
+        alpha=given.lora_alpha,
+        dropout=given.lora_dropout,
+        target_modules=modules if isinstance(modules, str) else sorted(modules),
+    )
+
+
+def add_adapter(model: Any, config: LoraConfig) -> Policy:
+    """A loaded model, (model, tokenizer) or policy with an adapter on it; its weights are the base, which is not trained."""
+    policy = load_policy(model)
+    if hasattr(policy.model, "peft_config"):
+        raise InputError("the model has an adapter already", hint="leave peft_config out, or give the base model")
+    return replace(policy, model=_add_lora(policy.model, config))
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -271,10 +355,9 @@ def _check_folder(path: str, need: str, revision: str | None) -> None:
     """Raise InputError for a model folder without a needed file, or a name that cannot be downloaded."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
-            raise InputError(
-                f"no such model folder: {path}", hint="give a folder that save_pretrained wrote, or a Hub name"
-            )
+        refused = missing_model(path)
+        if refused is not None:
+            raise refused
         _check_name(path, revision)
         return
     patterns = {"config.json": ("config.json",), "tokenizer": _TOKENIZER_FILES, "weights": _WEIGHT_FILES}[need]
@@ -284,16 +367,16 @@ def _check_folder(path: str, need: str, revision: str | None) -> None:
 
 def _check_name(name: str, revision: str | None) -> None:
     """Ask the Hub once for a name that is not in the cache; transformers itself would try again for a minute."""
-    import huggingface_hub as hub
-
-    try:
-        if not isinstance(hub.try_to_load_from_cache(name, "config.json", revision=revision), str):
-            hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json", revision=revision))
-    except Exception as error:
+    reason = why_not_on_hub(name, "model", revision)
+    if reason is not None:
+        near = nearest_path(name)
+        spelling = (
+            f"if it is a folder: did you mean {near!r}? else" if near else "if it is a folder, check its path; else"
+        )
         raise InputError(
-            f"model {name!r} is neither a folder here nor a name that can be downloaded: {_one_line(error)}",
-            hint="check the spelling, the network, and `hf auth login` for gated models",
-        ) from error
+            f"model {name!r} is neither a folder here nor a name that can be downloaded: {reason}",
+            hint=f"{spelling} check the name, the network, and `hf auth login` for gated models",
+        )
 
 
 def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from reinlm.rewards.builtin import BUILTIN
     from reinlm.rewards.scoring import RewardSet, Scored, build_rewards
     from reinlm.rewards.spec import RewardConfig, RewardSpec
-    from reinlm.rewards.values import StepRewards, TrainerState
+    from reinlm.rewards.steps import StepRewards
+    from reinlm.rewards.values import TrainerState
 
 __all__ = [
     "BUILTIN",
@@ -34,7 +35,7 @@ _HOME = {
     "RewardSet": "scoring",
     "RewardSpec": "spec",
     "Scored": "scoring",
-    "StepRewards": "values",
+    "StepRewards": "steps",
     "TrainerState": "values",
     "build_rewards": "scoring",
 }

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast, get_args
 
-from reinlm.errors import InputError, RunError, error_line, file_of
+from reinlm.errors import InputError, RunError
 from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
-from reinlm.rewards.builtin import Builtin
-from reinlm.rewards.functions import ALWAYS, Parameters, invoke
+from reinlm.rewards.attempts import Attempts, Policy, Usage
+from reinlm.rewards.builtin import Builtin, answer_text
+from reinlm.rewards.running import OVERRUN_HINT, Function, Logged
+from reinlm.rewards.signature import ALWAYS, EXTRA, LOGGERS, Parameters, Style
 from reinlm.rewards.spec import Choice
-from reinlm.rewards.values import Entry, Failure, StepRewards, TrainerState, read_entries, read_result
+from reinlm.rewards.steps import StepRewards
+from reinlm.rewards.values import Entry, Failure, TrainerState, read_entries
 from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
@@ -27,6 +32,13 @@ LOAD_LIMIT = 300.0
 
 Events = list[RewardEvent] | Failure
 """The reward events of one answer from one reward."""
+
+TokenEnds = Callable[[Rollout], Sequence[int] | None]
+"""For each token that the policy chose: how many characters of the answer's text are complete with it. None where the text is
+not that of the tokens."""
+
+_GRACE = 1.0
+"""Seconds beyond the limits of single answers until a process that does not keep them is killed."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,19 @@ class Call:
     arguments: Mapping[str, Any]
     limit: float | None
     """Seconds; None for no limit, in this process."""
-    stop: bool
-    """A failure ends the run."""
+    policy: Policy
+    token_ends: TokenEnds
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a call gave."""
+
+    events: list[Events]
+    """For each of its answers."""
+    usage: Usage
+    extra: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """By index of the answer: what was logged about it, by column."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +83,17 @@ class Reward:
 
     key: int
     choice: Choice
-    function: Callable[..., Any] | None
+    function: Function | Builtin | None
+    """None: only a worker has it."""
     parameters: Parameters | None
     """None for a built-in reward."""
     pool: WorkerPool | None
     """The pool that queues its calls; None: the caller makes them at once."""
     in_worker: bool
+    concurrency: int = 1
+    """Answers that an async function of one answer scores at the same time."""
+    stays: str | None = None
+    """Why a function runs in this process."""
 
     @property
     def name(self) -> str:
@@ -77,67 +105,104 @@ class Reward:
             if isinstance(self.function, Builtin):
                 return ("completions", "completion_ids", *self.function.columns(columns))
             assert self.parameters is not None
-            return self.parameters.chosen(columns)
+            return tuple(name for name in self.parameters.chosen(columns) if name not in LOGGERS)
         except InputError as error:
             raise about(self.name, error) from error
 
-    def task(self, call: Call) -> Callable[[Worker | None], list[Events]]:
+    def task(self, call: Call) -> Callable[[Worker | None], Settled]:
         """The call as a task for the pool or for the caller; arguments for a worker are encoded immediately."""
-        if not self.in_worker:
-            return lambda worker: _settle(self, call, self._here(call, worker))
-        plain = {name: self.encode(name, value) for name, value in call.arguments.items() if name != "trainer_state"}
-        state = call.arguments.get("trainer_state")
-        message = {
-            "key": self.key,
-            "arguments": plain,
-            "state": None if state is None else astuple(state),
-            "count": len(call.samples),
-        }
-        return lambda worker: _settle(self, call, self._in_worker(call, message, worker))
+        arguments = call.arguments
+        if self.in_worker:
+            arguments = {
+                name: self.encode(name, values) for name, values in arguments.items() if name != "trainer_state"
+            }
+
+        def run(worker: Worker | None) -> Settled:
+            def once(indices: Sequence[int]) -> tuple[list[Entry] | Failure, Logged]:
+                part = {
+                    name: value if name == "trainer_state" else [value[index] for index in indices]
+                    for name, value in arguments.items()
+                }
+                return (self._in_worker if self.in_worker else self._here)(call, part, len(indices), worker)
+
+            def wait(seconds: float) -> bool:
+                if worker is not None:
+                    return not worker.stop.wait(seconds)
+                time.sleep(seconds)
+                return True
+
+            return _settle(self, call, *Attempts(once, call.policy, wait).score(len(call.samples)))
+
+        return run
 
     def encode(self, name: str, value: Any) -> Any:
         """An argument as a worker process gets it; an `InputError` names the reward, the argument and the type."""
         try:
             return encode(value)
         except InputError as error:
-            what = name if name in ALWAYS else f"the column {name!r}"
+            what = name if name in (*ALWAYS, *EXTRA) else f"the column {name!r}"
             hint = f"{error.hint}; or leave the column out of the function's arguments"
             raise about(self.name, InputError(f"it cannot be given {what}: {error.message}", hint=hint)) from error
 
-    def _in_worker(self, call: Call, message: Mapping[str, Any], worker: Worker | None) -> list[Entry] | Failure:
+    def _limit(self, call: Call, count: int) -> float | None:
+        """Seconds of a call: an async function of one answer keeps its own limits, one after another where there are many."""
+        if call.limit is None or self.parameters is None:
+            return call.limit
+        if self.parameters.style == "lists" or not self.parameters.asynchronous:
+            return call.limit
+        return call.limit * math.ceil(count / self.concurrency) + _GRACE
+
+    def _in_worker(
+        self, call: Call, arguments: Mapping[str, Any], count: int, worker: Worker | None
+    ) -> tuple[list[Entry] | Failure, Logged]:
         assert worker is not None
-        assert call.limit is not None
+        limit = self._limit(call, count)
+        assert limit is not None
+        state = call.arguments.get("trainer_state")
+        message = {
+            "key": self.key,
+            "arguments": arguments,
+            "state": None if state is None else astuple(state),
+            "count": count,
+            "limit": call.limit,
+        }
         try:
             worker.start()
             if self.key not in worker.prepared:
-                load_into(worker, self.key, self.choice)
-            return worker.call("call", message, call.limit, partial(read_entries, count=len(call.samples)))
+                load_into(worker, self.key, self.choice, self.concurrency)
+            return worker.call("call", message, limit, partial(_read_reply, count=count))
+        except OverrunError as error:
+            return Failure(error.text, OVERRUN_HINT, "overran"), Logged()
         except WorkerError as error:
-            return Failure(error.text, error.hint)
+            return Failure(error.text, error.hint, "ended"), Logged()
 
-    def _here(self, call: Call, worker: Worker | None) -> list[Entry] | Failure:
+    def _here(
+        self, call: Call, arguments: Mapping[str, Any], count: int, worker: Worker | None
+    ) -> tuple[list[Entry] | Failure, Logged]:
         """Call the function in this process: with a limit in a thread, which cannot be stopped, though its result is ignored."""
-        assert self.function is not None
-        if call.limit is None or worker is None:
-            return _guarded(self.function, call)
-        box: list[list[Entry] | Failure] = []
         function = self.function
-        thread = threading.Thread(target=lambda: box.append(_guarded(function, call)), daemon=True)
+        assert function is not None
+        one = Function(function, Parameters((), (), takes_all=True)) if isinstance(function, Builtin) else function
+        limit = self._limit(call, count)
+        if limit is None or worker is None:
+            return one.score(arguments, count, call.limit)
+        box: list[tuple[list[Entry] | Failure, Logged]] = []
+        thread = threading.Thread(target=lambda: box.append(one.score(arguments, count, call.limit)), daemon=True)
         thread.start()
-        deadline = time.monotonic() + call.limit
+        deadline = time.monotonic() + limit
         while thread.is_alive() and not worker.stop.is_set() and (left := deadline - time.monotonic()) > 0:
             thread.join(min(left, 0.1))
         if not box:
             raise RunError(
                 f"reward {self.name!r} overran its time limit of {call.limit:g} s in this process, "
-                "where it cannot be stopped",
+                "where it cannot be stopped" + (f": {self.stays}" if self.stays else ""),
                 hint="put it into a file and name it as file.py:function, so that it runs in a process that can be "
-                "killed; or raise time_limit",
+                "killed; or raise reward.time_limit",
             )
         return box[0]
 
 
-def load_into(worker: Worker, key: int, choice: Choice) -> Parameters:
+def load_into(worker: Worker, key: int, choice: Choice, concurrency: int = 1) -> Parameters:
     """Import the function of `choice` into the worker.
 
     Raises:
@@ -148,7 +213,8 @@ def load_into(worker: Worker, key: int, choice: Choice) -> Parameters:
     source = {**vars(choice.source), "options": dict(choice.source.options)}
     try:
         worker.start()
-        found = worker.call("load", {"key": key, "source": encode(source)}, LOAD_LIMIT, _read_parameters)
+        message = {"key": key, "source": encode(source), "concurrency": concurrency}
+        found = worker.call("load", message, LOAD_LIMIT, _read_parameters)
     except OverrunError:
         raise WorkerError(f"did not finish importing within {LOAD_LIMIT:g} s") from None
     if isinstance(found, InputError):
@@ -169,13 +235,22 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "trainer_state":
             return state
         case "prompts":
-            return [messages(rollout.task.content) for rollout in rollouts]
+            return [messages(rollout.task.prompt) for rollout in rollouts]
         case "completions":
-            return [messages(rollout.completion) for rollout in rollouts]
+            return [_completion(rollout) for rollout in rollouts]
         case "completion_ids":
             return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
+        case "rows":
+            return [dict(rollout.task.columns) for rollout in rollouts]
         case _:
             return [rollout.task.columns.get(name) for rollout in rollouts]
+
+
+def _completion(rollout: Rollout) -> str | list[dict[str, Any]]:
+    """Text where the prompt of the row is text, else messages."""
+    if rollout.task.from_text and not isinstance(rollout.completion, str):
+        return "".join(str(message.get("content") or "") for message in rollout.completion)
+    return messages(rollout.completion)
 
 
 def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[str, Any]]:
@@ -186,52 +261,101 @@ def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[st
 def _read_parameters(value: Any) -> Parameters | InputError:
     """What `load_function` of the service returned; ValueError shows anything else."""
     match value:
-        case ["parameters", [*names], [*required], bool(takes_all)]:
-            if all(isinstance(name, str) for name in (*names, *required)):
-                return Parameters(tuple(names), tuple(required), takes_all)
+        case ["parameters", {"names": [*names], "required": [*required], "takes_all": bool(takes_all), **more}]:
+            style, asynchronous = more.pop("style", None), more.pop("asynchronous", None)
+            texts = all(isinstance(name, str) for name in (*names, *required))
+            if texts and style in get_args(Style) and isinstance(asynchronous, bool) and not more:
+                return Parameters(tuple(names), tuple(required), takes_all, cast(Style, style), asynchronous)
         case ["refused", str(message), str() | None as hint]:
             return InputError(message, hint=hint)
     raise ValueError(f"{value!r:.100} instead of a function's parameters")
 
 
-def _guarded(function: Callable[..., Any], call: Call) -> list[Entry] | Failure:
-    try:
-        return read_result(invoke(function, call.arguments), len(call.samples))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise
-        return Failure(f"raised {error_line(error, file_of(function))}")
+def _read_reply(value: Any, count: int) -> tuple[list[Entry] | Failure, Logged]:
+    """What `call_function` of the service returned; ValueError shows anything else."""
+    match value:
+        case {"entries": entries, "metrics": dict(metrics), "extra": dict(extra)} if len(value) == 3:
+            if all(map(_is_sum, metrics.values())) and all(map(_is_column, extra.values())):
+                sums = {name: (float(total), number) for name, (total, number) in metrics.items()}
+                return read_entries(entries, count), Logged(sums, extra)
+    raise ValueError(f"{value!r:.100} instead of a result")
 
 
-def _settle(reward: Reward, call: Call, outcome: list[Entry] | Failure) -> list[Events]:
+def _is_sum(value: Any) -> bool:
+    match value:
+        case [float(total), number] if type(number) is int:
+            return number > 0 and math.isfinite(total)
+    return False
+
+
+def _is_column(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        value is None or isinstance(value, bool | int | float | str) for value in values
+    )
+
+
+def _settle(
+    reward: Reward, call: Call, outcome: list[Entry] | Failure, usage: Usage, extra: Mapping[int, Mapping[str, Any]]
+) -> Settled:
     """What each answer of a call gets; a failure becomes a `RunError` where it ends the run."""
     if isinstance(outcome, Failure):
         first = call.samples[0]
         many = f"in a call with {len(call.samples)} answers, from {first} on"
         where = many if len(call.samples) > 1 else f"for {first}"
-        settled: list[Events] = [Failure(f"{outcome.text} {where}", outcome.hint)] * len(call.samples)
+        failed = Failure(f"{outcome.text} {where}", outcome.hint, outcome.cause)
+        settled: list[Events] = [failed] * len(call.samples)
     else:
-        settled = [_events(reward, *pair) for pair in zip(outcome, call.samples, strict=True)]
+        settled = [_events(reward, call, *pair) for pair in zip(outcome, call.samples, strict=True)]
     failure = next((events for events in settled if isinstance(events, Failure)), None)
-    if failure is not None and call.stop:
-        skip = "set on_reward_error=skip to leave such answers out and count them"
-        hint = f"{failure.hint}; or {skip}" if failure.hint else f"correct the function, or {skip}"
-        raise RunError(f"reward {reward.name!r} {failure.text}", hint=hint)
-    return settled
+    if failure is not None and call.policy.stop:
+        raise RunError(f"reward {reward.name!r} {failure.text}", hint=_advice(failure, call.policy))
+    lost = sum(isinstance(events, Failure) for events in settled)
+    return Settled(settled, replace(usage, failed=lost), extra)
 
 
-def _events(reward: Reward, entry: Entry, sample: Sample) -> Events:
+def _advice(failure: Failure, policy: Policy) -> str:
+    """What to do about a failure that ends a run."""
+    skip = "set reward.on_reward_error=skip to leave such answers out and count them"
+    if failure.cause == "passing":
+        again = f"raise reward.retries ({policy.retries}) or reward.retry_delay ({policy.retry_delay:g} s)"
+        return f"{again} where a service may be away for longer; or {skip}"
+    return f"{failure.hint}; or {skip}" if failure.hint else f"correct the function, or {skip}"
+
+
+def _events(reward: Reward, call: Call, entry: Entry, sample: Sample) -> Events:
     """The events of one entry: each step, then the outcome; none for None."""
     if entry is None:
         return []
     if isinstance(entry, Failure):
-        return Failure(f"{entry.text} for {sample}", entry.hint)
+        return Failure(f"{entry.text} for {sample}", entry.hint, entry.cause)
     name, weight = reward.name, reward.choice.weight
-    steps, outcome = (entry.steps, entry.outcome) if isinstance(entry, StepRewards) else ((), entry)
+    if not isinstance(entry, StepRewards):
+        return [RewardEvent(name, entry, weight=weight)]
     length = sample.rollout.length
-    for token, _ in steps:
+    for token, _ in entry.steps:
         if not 0 <= token < length:
             text = f"put a step reward on token {token} of an answer of {length} for {sample}"
             return Failure(text, hint="tokens count from 0, and only those that the policy chose")
-    events = [RewardEvent(name, value, token, weight) for token, value in steps]
-    return events if outcome is None else [*events, RewardEvent(name, outcome, weight=weight)]
+    placed = _placed(entry, call.token_ends, sample)
+    if isinstance(placed, Failure):
+        return placed
+    events = [RewardEvent(name, value, token, weight) for token, value in (*entry.steps, *placed)]
+    return events if entry.outcome is None else [*events, RewardEvent(name, entry.outcome, weight=weight)]
+
+
+def _placed(entry: StepRewards, token_ends: TokenEnds, sample: Sample) -> list[tuple[int, float]] | Failure:
+    """Rewards on characters as rewards on the tokens that complete them."""
+    if not entry.characters:
+        return []
+    text, ends = answer_text(sample.rollout.completion), token_ends(sample.rollout)
+    for character, _ in entry.characters:
+        if not 0 <= character < len(text):
+            where = f"put a step reward on character {character} of a text of {len(text)} for {sample}"
+            return Failure(where, hint="give StepRewards the answer's text as the function received it")
+    if ends is None:
+        return Failure(f"put a step reward on a character for {sample}, whose text is not that of its tokens",
+                       hint="give places as token indices: StepRewards([(token, value), …])")  # fmt: skip
+    placed = [(bisect_right(ends, character), value) for character, value in entry.characters]
+    if any(token >= len(ends) for token, _ in placed):
+        return Failure(f"put a step reward on a character for {sample} that no token completes")
+    return placed

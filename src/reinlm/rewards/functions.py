@@ -1,4 +1,4 @@
-"""Find, load, inspect and call reward functions, in this process or in a worker."""
+"""Find and load reward functions, in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from reinlm.errors import InputError, error_line, file_of, nearest
 from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
-
-ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
-"""Arguments that every reward function may take, besides the columns of the data."""
+from reinlm.rewards.copies import copied, restored
+from reinlm.rewards.running import Function
+from reinlm.rewards.signature import parameters_of
 
 
 @dataclass(frozen=True)
@@ -27,56 +27,13 @@ class FunctionSource:
         FunctionSource("part", "/home/me/rewards.py", "close", {"scale": 2.0})
     """
 
-    kind: Literal["part", "module", "file"]
+    kind: Literal["part", "module", "file", "copy"]
     place: str
-    """Path of the file, or name of the module: for a part, of the one that registers it."""
+    """Path of the file, or name of the module: for a part, of the one that registers it. The function itself for a copy."""
     function: str
     """Name of the function, or of the part."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of a part."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """What a function takes, from its signature."""
-
-    names: tuple[str, ...]
-    required: tuple[str, ...]
-    takes_all: bool
-    """It has `**kwargs`."""
-
-    def chosen(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Which of the arguments it is passed; an `InputError` for one that is no column and is required."""
-        offered = (*ALWAYS, *columns)
-        for name in self.required:
-            if name not in offered:
-                near = nearest(name, offered)
-                did = f"did you mean {near!r}? " if near else ""
-                known = ", ".join(columns) or "none"
-                raise InputError(
-                    f"it needs the argument {name!r}, which is no column of the data",
-                    hint=f"{did}columns: {known}; every reward may also take {', '.join(ALWAYS)}",
-                )
-        return tuple(name for name in offered if self.takes_all or name in self.names)
-
-
-def parameters_of(function: Callable[..., Any]) -> Parameters:
-    """The signature of `function`; one that has none to show is passed everything."""
-    try:
-        found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return Parameters((), (), takes_all=True)
-    if any(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in found):
-        raise InputError(
-            "it has positional-only arguments",
-            hint="reward functions are called by keyword: remove the '/' from its signature",
-        )
-    named = [p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return Parameters(
-        names=tuple(p.name for p in named),
-        required=tuple(p.name for p in named if p.default is p.empty),
-        takes_all=any(p.kind is p.VAR_KEYWORD for p in found),
-    )
 
 
 def source_of(function: Callable[..., Any]) -> FunctionSource | None:
@@ -87,11 +44,31 @@ def source_of(function: Callable[..., Any]) -> FunctionSource | None:
     return FunctionSource("module", module, name) if getattr(sys.modules.get(module), name, None) is function else None
 
 
+def copy_of(function: Callable[..., Any]) -> FunctionSource:
+    """The function itself, for a process that cannot import it; raises `NoCopyError` where it must stay in this one."""
+    return FunctionSource("copy", copied(function), getattr(function, "__name__", "function"))
+
+
+def ready(function: Callable[..., Any], concurrency: int = 1) -> Function:
+    """The function with its signature; `InputError` for what can be called, but is no reward function."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if inspect.isclass(function):
+        raise InputError(f"{name} is a class", hint=f"give an instance of it: {name}(…)")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InputError("it is a generator", hint="return a list of numbers instead of `yield`")
+    return Function(function, parameters_of(function), concurrency)
+
+
 def load(source: FunctionSource) -> Callable[..., Any]:
     """The function that `source` names; raises `InputError` where it cannot be had."""
     if source.kind == "part":
         load_imports([source.place])
         return _built(source.function, source.options)
+    if source.kind == "copy":
+        try:
+            return restored(source.place)
+        except Exception as error:
+            raise InputError(f"its copy cannot be read: {error_line(error)}") from error
     file = source.place if source.kind == "file" else None
     try:
         module = _import_file(source.place) if file else importlib.import_module(source.place)
@@ -119,12 +96,6 @@ def source_of_part(name: str, options: Mapping[str, Any]) -> FunctionSource | No
     return FunctionSource("part", place, name, options)
 
 
-def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call `function`; the result of an async one is awaited in a new event loop."""
-    result = function(**arguments)
-    return _await(result) if inspect.isawaitable(result) else result
-
-
 def _built(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """What the reward of this name builds."""
     build = builder("reward", read_part("reward", {name: options}))
@@ -136,21 +107,6 @@ def _built(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
         raise InputError(f"build returned a {type(function).__name__}, not a function")
     found: Callable[..., Any] = function
     return found
-
-
-def _await(awaitable: Awaitable[Any]) -> Any:
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    async def result() -> Any:
-        return await awaitable
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(result())
-    with ThreadPoolExecutor(1) as thread:  # a notebook's loop runs in this thread already, and loops do not nest
-        return thread.submit(asyncio.run, result()).result()
 
 
 def _import_file(path: str) -> Any:

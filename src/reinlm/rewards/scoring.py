@@ -6,19 +6,22 @@ import asyncio
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
 from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
-from reinlm.records import RewardEvent, RolloutGroup, ScoredGroup, Task
+from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
+from reinlm.rewards.attempts import Policy, Usage
 from reinlm.rewards.builtin import Builtin
-from reinlm.rewards.calls import SERVICE, Call, Events, Reward, Sample, about, argument, load_into, messages
-from reinlm.rewards.functions import ALWAYS, Parameters, load, parameters_of
+from reinlm.rewards.calls import SERVICE, Call, Reward, Sample, Settled, TokenEnds, about, argument, load_into, messages
+from reinlm.rewards.copies import NoCopyError
+from reinlm.rewards.functions import copy_of, load, ready
+from reinlm.rewards.signature import ALWAYS, Parameters
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
 from reinlm.rewards.values import Failure, TrainerState
 from reinlm.sandbox.pool import WorkerPool
@@ -37,6 +40,12 @@ class Scored:
     """By reward: how many answers it failed on. They have no events at all, and so no part in training."""
     messages: dict[str, str]
     """By reward that failed: what went wrong first."""
+    usage: Mapping[str, Usage] = field(default_factory=dict, compare=False)
+    """By reward: what its calls cost, and what it logged."""
+
+
+def _no_text(rollout: Rollout) -> None:
+    """The places of an answer's text among its tokens are unknown."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class _Begun:
 
     reward: Reward
     samples: Sequence[Sample]
-    future: Future[list[Events]]
+    future: Future[Settled]
 
 
 class RewardSet:
@@ -62,12 +71,12 @@ class RewardSet:
         pools: Sequence[WorkerPool],
         *,
         time_limit: float | None,
-        stop: bool,
+        policy: Policy,
         call: _CallMode,
     ) -> None:
         self._rewards = tuple(rewards)
         self._limit = time_limit
-        self._stop = stop
+        self._policy = policy
         self._call = call
         self._finalizer = weakref.finalize(self, _close, pools)
 
@@ -80,6 +89,11 @@ class RewardSet:
     def weights(self) -> dict[str, float]:
         """The weight of each reward by its name."""
         return {reward.name: reward.choice.weight for reward in self._rewards}
+
+    @property
+    def on_error(self) -> Literal["stop", "skip"]:
+        """What becomes of a run in which a function fails."""
+        return "stop" if self._policy.stop else "skip"
 
     @property
     def call(self) -> _CallMode:
@@ -98,19 +112,25 @@ class RewardSet:
                 reward for reward in self._rewards if prompts and reward.in_worker and name in reward.names(columns)
             ]
             for prompt in prompts if taking else ():
-                taking[0].encode(name, messages(prompt.content) if name == "prompts" else prompt.columns.get(name))
+                taking[0].encode(name, messages(prompt.prompt) if name == "prompts" else prompt.columns.get(name))
 
-    def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored:
+    def score(
+        self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: TokenEnds = _no_text
+    ) -> Scored:
         """The rewards of every rollout, as events in the order of the rewards.
 
         A function is called once for each group, in order, or with `call="batch"` once for all groups. Either way the
         columns of a call are those of all groups together.
 
-        A rollout whose end is `error` is not scored. An answer that a reward failed on raises `RunError`, which names
-        both; with `on_error="skip"` it is left without any event, and counted. A function that overruns its limit in
-        this process raises `RunError` in either case, because it cannot be stopped.
+        A rollout whose end is `error` is not scored. A call that fails is repeated where the cause may pass. An answer
+        that a reward failed on raises `RunError`, which names both; with `on_error="skip"` it is left without any event, and
+        counted. A function that overruns its limit in this process raises `RunError` in either case, because it cannot be
+        stopped.
+
+        Args:
+            token_ends: where the answers' texts lie among their tokens, for `StepRewards` of lines and spans.
         """
-        begun = self._begin(groups, state, _columns([group.task for group in groups]))
+        begun = self._begin(groups, state, _columns([group.task for group in groups]), token_ends)
         futures = [call.future for call in begun]
         try:
             done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION).done
@@ -122,7 +142,12 @@ class RewardSet:
             _cancel(begun)
 
     def score_group(
-        self, group: RolloutGroup, state: TrainerState | None = None, *, columns: Sequence[str] | None = None
+        self,
+        group: RolloutGroup,
+        state: TrainerState | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        token_ends: TokenEnds = _no_text,
     ) -> Coroutine[Any, Any, Scored]:
         """`score` for one group, to be awaited; it does not block the event loop.
 
@@ -131,6 +156,7 @@ class RewardSet:
 
         Args:
             columns: those of the data set, where not every row has all; None: those of this group's prompt.
+            token_ends: as of `score`.
 
         Raises:
             InputError: the rewards were built with `call="batch"`.
@@ -140,7 +166,7 @@ class RewardSet:
                 "reward.call=batch asks for one call for all groups of a step, so one group cannot be scored alone",
                 hint="set reward.call=group, or call score() with all groups",
             )
-        begun = self._begin([group], state, _columns([group.task]) if columns is None else columns)
+        begun = self._begin([group], state, _columns([group.task]) if columns is None else columns, token_ends)
         return self._finish([group], begun)
 
     def close(self) -> None:
@@ -165,7 +191,11 @@ class RewardSet:
                         raise InputError(f"reward {reward.name!r}: {prompt.id} has no value in the column {name!r}")
 
     def _begin(
-        self, groups: Sequence[RolloutGroup], state: TrainerState | None, columns: Sequence[str]
+        self,
+        groups: Sequence[RolloutGroup],
+        state: TrainerState | None,
+        columns: Sequence[str],
+        token_ends: TokenEnds,
     ) -> list[_Begun]:
         """Queue all calls of all rewards; then make those that need no queue."""
         if not self._finalizer.alive:
@@ -185,7 +215,7 @@ class RewardSet:
             for part in parts
             if part
             for reward in self._rewards
-            for call in self._calls(reward, part, columns, state or TrainerState())
+            for call in self._calls(reward, part, columns, state or TrainerState(), token_ends)
         ]
         tasks = [(reward, call, reward.task(call)) for reward, call in calls]
         begun: dict[int, _Begun] = {}
@@ -202,13 +232,19 @@ class RewardSet:
         return [begun[index] for index in range(len(tasks))]
 
     def _calls(
-        self, reward: Reward, samples: Sequence[Sample], columns: Sequence[str], state: TrainerState
+        self,
+        reward: Reward,
+        samples: Sequence[Sample],
+        columns: Sequence[str],
+        state: TrainerState,
+        token_ends: TokenEnds,
     ) -> list[Call]:
         """The calls that score the samples: one for all of them, or for a built-in reward one each."""
         names = reward.names(columns)
         parts = [[sample] for sample in samples] if isinstance(reward.function, Builtin) else [samples]
         return [
-            Call(part, {name: argument(name, part, state) for name in names}, self._limit, self._stop) for part in parts
+            Call(part, {name: argument(name, part, state) for name in names}, self._limit, self._policy, token_ends)
+            for part in parts
         ]
 
     async def _finish(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
@@ -221,15 +257,15 @@ class RewardSet:
     def _scored(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
         """The groups with the events of all calls, which are done. An answer that one reward failed on has none."""
         events: dict[tuple[int, int], list[RewardEvent]] = {}
-        failures = dict.fromkeys(self.names, 0)
+        usage = dict.fromkeys(self.names, Usage())
         texts: dict[str, str] = {}
         failed: set[tuple[int, int]] = set()
         for call in begun:
-            name = call.reward.name
-            for sample, found in zip(call.samples, call.future.result(), strict=True):
+            name, settled = call.reward.name, call.future.result()
+            usage[name] += settled.usage
+            for sample, found in zip(call.samples, settled.events, strict=True):
                 place = sample.group, sample.index
                 if isinstance(found, Failure):
-                    failures[name] += 1
                     texts.setdefault(name, f"reward {name!r} {found.text}")
                     failed.add(place)
                 else:
@@ -240,7 +276,7 @@ class RewardSet:
             ScoredGroup(group, tuple(tuple(events.get((number, index), ())) for index in range(len(group.rollouts))))
             for number, group in enumerate(groups)
         ]
-        return Scored(scored, failures, texts)
+        return Scored(scored, {name: one.failed for name, one in usage.items()}, texts, usage)
 
 
 def build_rewards(
@@ -250,12 +286,17 @@ def build_rewards(
     workers: int = 2,
     on_error: Literal["stop", "skip"] = "stop",
     call: _CallMode = "group",
+    retries: int = 3,
+    retry_delay: float = 1.0,
+    one_by_one: bool | None = None,
+    concurrency: int = 16,
 ) -> RewardSet:
     """Find, import and check the rewards that `spec` names.
 
-    Importable functions run in worker processes that are killed when they overrun `time_limit` (seconds a call).
-    Lambdas, closures, objects and functions of the main program run in this process. `call` says what one call of a
-    function scores: the answers to one prompt, or those of a whole step. A `RewardConfig` brings the other arguments
+    Functions run in worker processes that are killed when they overrun `time_limit` (seconds a call): imported there, or
+    copied where they are lambdas, closures or functions of the main program or a notebook. Objects and functions that
+    change variables of the program or hold a model run in this process. `call` says what one call of a function scores: the
+    answers to one prompt, or those of a whole step. The other arguments are those of `RewardConfig`, which brings them
     itself.
 
     Raises:
@@ -265,8 +306,15 @@ def build_rewards(
         config = spec
     else:
         read_spec(spec)  # its messages say more than those that come through the configuration
-        given = {"functions": spec, "time_limit": time_limit, "workers": workers, "on_reward_error": on_error}
-        config = build(RewardConfig, {**given, "call": call})
+        given = {
+            "functions": spec,
+            "time_limit": time_limit,
+            "workers": workers,
+            "on_reward_error": on_error,
+            "call": call,
+        }
+        given |= {"retries": retries, "retry_delay": retry_delay, "concurrency": concurrency}
+        config = build(RewardConfig, given if one_by_one is None else {**given, "one_by_one": one_by_one})
     if os.environ.get(IN_WORKER):
         raise InputError(
             "rewards are built while a reward function is being imported",
@@ -279,47 +327,59 @@ def build_rewards(
         for key, choice in enumerate(read_spec(config.functions)):
             own = WorkerPool(SERVICE)
             pools.append(own)
-            rewards.append(_ready(key, choice, config.time_limit, checks, here, own))
+            rewards.append(_ready(key, choice, config, checks, here, own))
     except BaseException:
         _close(pools)
         raise
-    stop = config.on_reward_error == "stop"
-    return RewardSet(rewards, pools, time_limit=config.time_limit, stop=stop, call=config.call)
+    policy = Policy(config.on_reward_error == "stop", config.retries, config.retry_delay, config.one_by_one)
+    return RewardSet(rewards, pools, time_limit=config.time_limit, policy=policy, call=config.call)
 
 
 def _ready(
-    key: int, choice: Choice, limit: float | None, checks: WorkerPool, here: WorkerPool, own: WorkerPool
+    key: int, choice: Choice, config: RewardConfig, checks: WorkerPool, here: WorkerPool, own: WorkerPool
 ) -> Reward:
     """Load the function where it will run, so that one that cannot be used is found before any training.
 
-    The pool is `checks` for a built-in that can hang, `own` for a function that a worker can import, else `here`.
+    The pool is `checks` for a built-in that can hang, `own` for a function that a worker can import or copy, else `here`.
     """
-    source = choice.source
+    source, limit, concurrency, stays = choice.source, config.time_limit, config.concurrency, None
     if isinstance(choice.function, Builtin):
         in_worker = limit is not None and choice.function.killable and source is not None
         return Reward(key, choice, choice.function, None, checks if in_worker else None, in_worker)
-    if source is not None and limit is not None:
-        try:
-            parameters: Parameters = own.submit(partial(load_into, key=key, choice=choice)).result()
-            return Reward(key, choice, None, parameters, own, True)
-        except WorkerError as error:
-            if choice.function is None:
-                raise about(choice.name, InputError(error.text, hint=error.hint)) from None
-        except InputError:
-            if choice.function is None:
-                raise
     try:
+        if choice.function is not None:
+            ready(choice.function)
+        if source is None and limit is not None and choice.function is not None:
+            try:
+                source = copy_of(choice.function)
+            except NoCopyError as error:
+                stays = str(error)
+        if source is not None and limit is not None:
+            sent = replace(choice, source=source)
+            try:
+                found: Parameters = own.submit(
+                    partial(load_into, key=key, choice=sent, concurrency=concurrency)
+                ).result()
+                return Reward(key, sent, None, found, own, True, concurrency)
+            except (WorkerError, InputError) as error:
+                if choice.function is None:
+                    if isinstance(error, WorkerError):
+                        raise about(choice.name, InputError(error.text, hint=error.hint)) from None
+                    raise
+                stays = error.text if isinstance(error, WorkerError) else error.message
         function = choice.function
         if function is None:
             assert source is not None
             function = load(source)
-        return Reward(key, choice, function, parameters_of(function), None if limit is None else here, False)
+        here_function = ready(function, concurrency)
+        pool = None if limit is None else here
+        return Reward(key, choice, here_function, here_function.parameters, pool, False, concurrency, stays)
     except InputError as error:
-        raise about(choice.name, error) from error
+        raise error if error.message.startswith(f"reward {choice.name!r}: ") else about(choice.name, error) from error
 
 
-def _made_at_once(task: Callable[[None], list[Events]]) -> Future[list[Events]]:
-    future: Future[list[Events]] = Future()
+def _made_at_once(task: Callable[[None], Settled]) -> Future[Settled]:
+    future: Future[Settled] = Future()
     try:
         future.set_result(task(None))
     except ReinlmError as error:

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from reinlm.errors import InputError, error_line, file_of
-from reinlm.rewards.functions import FunctionSource, invoke, load, parameters_of
-from reinlm.rewards.values import Failure, TrainerState, read_result, write_entries
+from reinlm.errors import InputError
+from reinlm.rewards.functions import FunctionSource, load, ready
+from reinlm.rewards.running import Function
+from reinlm.rewards.values import TrainerState, write_entries
 
-_functions: dict[int, Callable[..., Any]] = {}
+_functions: dict[int, Function] = {}
 
 
-def load_function(key: int, source: Mapping[str, Any]) -> list[Any]:
-    """`["parameters", NAMES, REQUIRED, TAKES_ALL]`, or `["refused", MESSAGE, HINT]` where it cannot be had."""
+def load_function(key: int, source: Mapping[str, Any], concurrency: int) -> list[Any]:
+    """`["parameters", PARAMETERS]`, or `["refused", MESSAGE, HINT]` where it cannot be had."""
     try:
-        _functions[key] = load(FunctionSource(**source))
-        found = parameters_of(_functions[key])
+        _functions[key] = ready(load(FunctionSource(**source)), concurrency)
     except InputError as error:
         return ["refused", error.message, error.hint]
-    return ["parameters", found.names, found.required, found.takes_all]
+    return ["parameters", asdict(_functions[key].parameters)]
 
 
-def call_function(key: int, arguments: dict[str, Any], state: list[Any] | None, count: int) -> Any:
-    """The function's entries as `write_entries` has them; `state` is the `trainer_state` of a function that takes it."""
+def call_function(
+    key: int, arguments: dict[str, Any], state: list[Any] | None, count: int, limit: float | None
+) -> dict[str, Any]:
+    """The function's entries as `write_entries` has them, and what it logged.
+
+    `state` is the `trainer_state` of a function that takes it.
+    """
     if state is not None:
         arguments["trainer_state"] = TrainerState(*state)
-    function = _functions[key]
-    try:
-        return write_entries(read_result(invoke(function, arguments), count))
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too is reported, and the worker goes on
-        return write_entries(Failure(f"raised {error_line(error, file_of(function))}"))
+    entries, logged = _functions[key].score(arguments, count, limit)
+    return {"entries": write_entries(entries), "metrics": logged.metrics, "extra": logged.extra}
 
 
 METHODS = {"load": load_function, "call": call_function}

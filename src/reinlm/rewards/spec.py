@@ -39,14 +39,27 @@ class RewardConfig(Config):
     functions: Any
     """A `RewardSpec`."""
     time_limit: float | None = Field(default=60.0, gt=0, le=MAX_SECONDS)
-    """Seconds that a call may take; for `math` and `regex`, a single answer. None: no limit, and every function runs
-    inside this process."""
+    """Seconds that a call may take; for `math`, `regex` and an async function of one answer, a single answer. None: no limit,
+    and every function runs inside this process."""
     call: Literal["group", "batch"] = "group"
     """What one call of a function of yours scores: the answers to one prompt, while others are still sampled, or those
     to all prompts of a step. Built-in rewards score each answer alone in either case."""
     on_reward_error: Literal["stop", "skip"] = "stop"
     """When a function raises, overruns, ends its process or returns what is no list of finite numbers: stop the run, or leave
     the answers of that call (for a single bad value: that answer) out of training and count them."""
+    retries: int = Field(default=3, ge=0)
+    """Further attempts at a call that raised an error which may pass: of the network, the system or a library, such as a
+    service that answers 503; not one of the code or of an answer, such as a TypeError or a ValueError."""
+    retry_delay: float = Field(default=1.0, ge=0, le=MAX_SECONDS)
+    """Seconds before the first of them, doubled before each further one up to a minute, less up to half at random."""
+    one_by_one: bool = True
+    """With on_reward_error=skip: where a call with several answers raised, overran or ended its process, call again for each
+    answer alone, so that only those are lost that cause it. False for a function that compares answers."""
+    concurrency: int = Field(default=16, ge=1)
+    """Answers of a call that an async function of one answer (`completion`) scores at the same time."""
+    max_failed_steps: int = Field(default=10, ge=1)
+    """With on_reward_error=skip: steps in a row in which no answer has a reward because functions failed, until the run ends,
+    saved. The steps before make no update."""
     workers: int = Field(default=2, ge=1)
     """Processes that check answers for `math` and `regex`. Each function of yours has one more, of its own."""
 
@@ -57,11 +70,16 @@ class RewardConfig(Config):
         return functions
 
     @model_validator(mode="after")
-    def _workers_have_a_limit(self) -> RewardConfig:
+    def _every_setting_has_an_effect(self) -> RewardConfig:
         if self.time_limit is None and self.changed("workers"):
             raise ValueError(
                 f"workers {self.workers} has no effect without time_limit: every reward runs in this process"
             )
+        for name in ("one_by_one", "max_failed_steps"):
+            if self.on_reward_error == "stop" and self.changed(name):
+                raise ValueError(f"{name} has no effect with on_reward_error=stop: the first failure ends the run")
+        if self.retries == 0 and self.changed("retry_delay"):
+            raise ValueError("retry_delay has no effect with retries=0")
         return self
 
     @field_serializer("functions", when_used="json")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
+
+from reinlm.rewards.steps import StepRewards
 
 
 @dataclass(frozen=True)
@@ -25,18 +28,8 @@ class TrainerState:
     """Passes over the prompts so far."""
 
 
-@dataclass(frozen=True)
-class StepRewards:
-    """Rewards on single tokens of one answer: an entry of the list that a reward function returns.
-
-    Example: two steps that end on the 4th and 12th token that the policy chose, and a reward of the whole answer:
-        StepRewards([(3, 0.5), (11, 1.0)], outcome=1.0)
-    """
-
-    steps: Sequence[tuple[int, float]]
-    """(index among the chosen tokens of the answer, from 0; value)."""
-    outcome: float | None = None
-    """A reward of the whole answer beside the steps, or None for none."""
+Cause = Literal["value", "raised", "passing", "overran", "ended"]
+"""Why a call has no result: a wrong value; an error, which may pass as that of a busy service does; time; its process ended."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,7 @@ class Failure:
 
     text: str
     hint: str | None = None
+    cause: Cause = "value"
 
 
 Entry = float | StepRewards | Failure | None
@@ -60,15 +54,39 @@ def read_result(result: Any, count: int) -> list[Entry] | Failure:
     Numbers may be Python, NumPy or torch scalars, or a list-like of them. A wrong kind or count fails the whole
     call; an entry that is no finite number fails its sample alone.
     """
-    if isinstance(result, str | bytes | Mapping) or not hasattr(result, "__iter__") or not hasattr(result, "__len__"):
-        return Failure(f"returned {_SHORT.repr(result)} instead of a list of {count} values")
+    wanted = f"a list of {count} value{'s' if count != 1 else ''}, one for each answer"
+    if (remedy := _no_list(result)) is not None:
+        return Failure(f"returned {_SHORT.repr(result)} instead of {wanted}", remedy)
     try:
         values = list(result)
     except TypeError:  # an array without dimensions has both methods, and raises in them
-        return Failure(f"returned {_SHORT.repr(result)} instead of a list of {count} values")
+        hint = "return a list, one number for each answer, not one number for all"
+        return Failure(f"returned {_SHORT.repr(result)} instead of {wanted}", hint)
     if len(values) != count:
-        return Failure(f"returned {len(values)} values for {count} samples")
-    return [_entry(value) for value in values]
+        hint = "return one number for each entry of `completions`, or None where the reward does not apply"
+        return Failure(f"returned {len(values)} values for {count} samples", hint)
+    return [read_entry(value) for value in values]
+
+
+def _no_list(result: Any) -> str | None:
+    """What to write instead of a result that is no list; None for a list, a tuple or an array."""
+    if result is None:
+        return "end the function with `return`: one number for each answer"
+    if isinstance(result, Mapping):
+        return "return a list of numbers; `log_metric(name, value)` logs further ones"
+    if isinstance(result, str | bytes):
+        return "return numbers: float(text) makes one of text"
+    if inspect.isasyncgen(result):
+        return "the function is an async generator: collect the numbers in a list and return it instead of `yield`"
+    if inspect.isgenerator(result):
+        return "the function is a generator: return a list instead of `yield`, as list(…) makes one"
+    if isinstance(result, Set):
+        return "a set has no order: return a list"
+    if isinstance(result, bool | int | float) or not hasattr(result, "__iter__"):
+        return "return a list, one number for each answer, not one number for all"
+    if not hasattr(result, "__len__"):
+        return "write list(…) around it"
+    return None
 
 
 def write_entries(entries: list[Entry] | Failure) -> Any:
@@ -89,9 +107,10 @@ def read_entries(value: Any, count: int) -> list[Entry] | Failure:
 
 def _write(entry: Entry) -> Any:
     if isinstance(entry, Failure):
-        return {"failure": entry.text, "hint": entry.hint}
+        return {"failure": entry.text, "hint": entry.hint, "cause": entry.cause}
     if isinstance(entry, StepRewards):
-        return {"steps": [list(step) for step in entry.steps], "outcome": entry.outcome}
+        steps, characters = map(list, entry.steps), map(list, entry.characters)
+        return {"steps": [*steps], "characters": [*characters], "outcome": entry.outcome}
     return entry
 
 
@@ -101,11 +120,13 @@ def _read(value: Any) -> Entry:
             return None
         case float() if math.isfinite(value):
             return value
-        case {"failure": str(text), "hint": str() | None as hint} if len(value) == 2:
-            return Failure(text, hint)
-        case {"steps": list(steps), "outcome": float() | None as outcome} if len(value) == 2:
-            if all(_is_step(step) for step in steps) and (outcome is None or math.isfinite(outcome)):
-                return StepRewards(tuple((token, reward) for token, reward in steps), outcome)
+        case {"failure": str(text), "hint": str() | None as hint, "cause": cause} if len(value) == 3:
+            if cause in get_args(Cause):
+                return Failure(text, hint, cause)
+        case {"steps": list(steps), "characters": list(characters), "outcome": float() | None as outcome}:
+            whole = len(value) == 3 and (outcome is None or math.isfinite(outcome))
+            if whole and all(map(_is_step, [*steps, *characters])):
+                return StepRewards(tuple(map(_pair, steps)), outcome, tuple(map(_pair, characters)))
     raise ValueError(f"{_SHORT.repr(value)} instead of an entry")
 
 
@@ -116,25 +137,59 @@ def _is_step(step: Any) -> bool:
     return False
 
 
-def _entry(value: Any) -> Entry:
+def _pair(step: list[Any]) -> tuple[int, float]:
+    place, value = step
+    return place, value
+
+
+def read_entry(value: Any) -> Entry:
+    """What a function gave for one answer; an entry that is no finite number fails."""
     if value is None:
         return None
     if not isinstance(value, StepRewards):
         number = _finite_or_none(value)
-        return number if number is not None else Failure(f"returned {_SHORT.repr(value)}")
-    steps = []
-    for step in value.steps:
-        token, reward = step
-        number = _finite_or_none(reward)
-        if number is None:
-            return Failure(f"returned the step reward {_SHORT.repr(reward)} on token {_SHORT.repr(token)}")
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            return Failure(f"put a step reward on token {_SHORT.repr(token)}, which is no index")
-        steps.append((token.__index__(), number))
+        return number if number is not None else Failure(f"returned {_SHORT.repr(value)}", _no_number(value))
+    steps, characters = _read_steps(value.steps, "token"), _read_steps(value.characters, "character")
+    for found in (steps, characters):
+        if isinstance(found, Failure):
+            return found
     outcome = None if value.outcome is None else _finite_or_none(value.outcome)
     if value.outcome is not None and outcome is None:
         return Failure(f"returned the outcome {_SHORT.repr(value.outcome)} beside its steps")
-    return StepRewards(tuple(steps), outcome)
+    assert not isinstance(steps, Failure)
+    assert not isinstance(characters, Failure)
+    return StepRewards(steps, outcome, characters)
+
+
+def _read_steps(steps: Any, unit: str) -> tuple[tuple[int, float], ...] | Failure:
+    read = []
+    for step in steps:
+        try:
+            place, reward = step
+        except (TypeError, ValueError):
+            return Failure(f"returned the step {_SHORT.repr(step)}", f"a step is a pair ({unit}, value)")
+        number = _finite_or_none(reward)
+        if number is None:
+            return Failure(f"returned the step reward {_SHORT.repr(reward)} on {unit} {_SHORT.repr(place)}")
+        if isinstance(place, bool) or not hasattr(place, "__index__"):
+            return Failure(f"put a step reward on {unit} {_SHORT.repr(place)}, which is no index")
+        read.append((place.__index__(), number))
+    return tuple(read)
+
+
+def _no_number(value: Any) -> str | None:
+    """What to write instead of an entry that is no finite number."""
+    if inspect.isawaitable(value):
+        return "await it: make the function `async def` and write `await asyncio.gather(*…)`"
+    if isinstance(value, str | bytes):
+        return "return numbers: float(text) makes one of text"
+    if isinstance(value, list | tuple):
+        return "return one number for each answer; StepRewards gives several parts of an answer rewards"
+    if isinstance(value, Mapping):
+        return "return the number alone; `log_metric(name, value)` logs further ones"
+    if isinstance(value, float):
+        return "return a finite number, or None where the reward does not apply"
+    return None
 
 
 def _finite_or_none(value: Any) -> float | None:

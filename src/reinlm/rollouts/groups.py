@@ -20,18 +20,23 @@ from reinlm.environments import Environment, MakeEnvironment, Question
 from reinlm.environments.protocol import check_environment
 from reinlm.errors import InputError, RunError, error_line, file_of
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
-from reinlm.rewards.functions import ALWAYS
+from reinlm.rewards.signature import ALWAYS
 from reinlm.rollouts.admission import Order, Slot, Wave
 from reinlm.rollouts.episode import Limits, run_episode
 from reinlm.rollouts.event_loop import EventLoop
 from reinlm.rollouts.protocol import Generator, Sampling
+from reinlm.rollouts.token_ends import token_ends
 
 if TYPE_CHECKING:
     from reinlm.data.rendering import Renderer
     from reinlm.rewards import Scored, TrainerState
+    from reinlm.rewards.attempts import Usage
 
 Phases = Callable[[str], AbstractContextManager[Any]]
 """Measures the time spent in a part of the work: "rollout", and "reward" for what is left to wait for after it."""
+
+TokenEnds = Callable[[Rollout], Sequence[int] | None]
+"""For each token that the policy chose: how many characters of the answer's text are complete with it."""
 
 _Score = Callable[[RolloutGroup], "Coroutine[Any, Any, Scored]"]
 
@@ -44,10 +49,12 @@ class Rewards(Protocol):
         """ "group": each group as soon as it is sampled. "batch": all groups in one call of `score`."""
 
     def score_group(
-        self, group: RolloutGroup, state: TrainerState | None, *, columns: Sequence[str]
+        self, group: RolloutGroup, state: TrainerState | None, *, columns: Sequence[str], token_ends: TokenEnds
     ) -> Coroutine[Any, Any, Scored]: ...
 
-    def score(self, groups: Sequence[RolloutGroup], state: TrainerState | None = None) -> Scored: ...
+    def score(
+        self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: TokenEnds
+    ) -> Scored: ...
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Sampled:
     """By reward: how many answers it failed on."""
     messages: Mapping[str, str]
     """By reward that failed: what went wrong first."""
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    """By reward: what its calls cost, and what it logged."""
 
 
 def sample_groups(
@@ -111,10 +120,11 @@ def sample_groups(
     """
     _check(tasks, group_size)
     batch = rewards is not None and rewards.call == "batch"
+    ends = partial(token_ends, episodes.renderer.tokenizer, frozenset(episodes.sampling.stop_token_ids))
     score: _Score | None = None
     if rewards is not None and not batch:
         columns = tuple(dict.fromkeys(name for task in tasks for name in task.columns if name not in ALWAYS))
-        score = partial(rewards.score_group, state=state, columns=columns)
+        score = partial(rewards.score_group, state=state, columns=columns, token_ends=ends)
     main = _sample(episodes, tasks, group_size, tag, score, phases, on_progress)
     if loop is None:
         with EventLoop() as loop:
@@ -126,7 +136,7 @@ def sample_groups(
     else:
         if batch:
             with phases("reward"):
-                scored = [rewards.score(groups, state)]
+                scored = [rewards.score(groups, state, token_ends=ends)]
         found = _merged(scored)
     for group in found.groups:
         _check_sums(group)
@@ -268,11 +278,13 @@ def _unscored(group: RolloutGroup) -> ScoredGroup:
 def _merged(scored: Sequence[Scored]) -> Sampled:
     failures: Counter[str] = Counter()
     messages: dict[str, str] = {}
+    usage: dict[str, Usage] = {}
     for one in scored:
         failures.update(one.failures)
         messages = {**one.messages, **messages}
+        usage |= {name: usage[name] + used if name in usage else used for name, used in one.usage.items()}
     groups = [_with_own(group, one.failures) for one in scored for group in one.groups]
-    return Sampled(tuple(groups), dict(failures), messages)
+    return Sampled(tuple(groups), dict(failures), messages, usage)
 
 
 def _with_own(scored: ScoredGroup, failures: Mapping[str, int]) -> ScoredGroup:

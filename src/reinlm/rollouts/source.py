@@ -15,6 +15,7 @@ from reinlm.rollouts.unrewarded import check_rewarded, environment_errors, unrew
 
 if TYPE_CHECKING:
     from reinlm.rewards import TrainerState
+    from reinlm.rewards.attempts import Usage
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Collected:
     """Why nothing was kept."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """By reward that failed on an answer: what went wrong first."""
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    """By reward: what its calls cost, and what it logged."""
 
     @property
     def unrewarded(self) -> dict[str, int]:
@@ -65,6 +68,7 @@ class Source:
         filters: a group that one of them refuses is dropped.
         greedy_baseline: every kept group gets the return of the policy's greedy answer to its task.
         needs_rewards: a step in which no episode has a reward is an error.
+        max_failed_steps: the step in a row that is one where reward functions failed; the steps before keep nothing.
         name: who filters, for messages.
 
     Example:
@@ -85,6 +89,7 @@ class Source:
         filters: Sequence[Callable[[ScoredGroup], bool]] = (),
         greedy_baseline: bool = False,
         needs_rewards: bool = True,
+        max_failed_steps: int = 1,
         name: str = "the algorithm",
     ) -> None:
         self.episodes = episodes
@@ -99,6 +104,9 @@ class Source:
         self._filters = tuple(filters)
         self._greedy_baseline = greedy_baseline
         self._needs_rewards = needs_rewards
+        self._max_failed_steps = max_failed_steps
+        self._failed_steps = 0
+        """Steps in a row up to now in which no episode had a reward, as functions failed."""
         self._name = name
 
     def collect(
@@ -108,6 +116,7 @@ class Source:
         kept: list[ScoredGroup] = []
         sampled: list[ScoredGroup] = []
         messages: dict[str, str] = {}
+        usage: dict[str, Usage] = {}
         failures = attempts = 0
         while (missing := self._groups - len(kept)) and len(sampled) < self._max_attempts * self._groups:
             left = self._max_attempts * self._groups - len(sampled)
@@ -117,26 +126,38 @@ class Source:
                 found = self._sample(wave, self._group_size, tag, state, phases)
                 failures += sum(found.failures.values())
                 messages = {**found.messages, **messages}
+                usage |= {name: usage[name] + used if name in usage else used for name, used in found.usage.items()}
                 sampled += found.groups
                 passed = [group for group in found.groups if all(keep(group) for keep in self._filters)]
                 kept += self._with_baselines(passed, tag, state, phases) if self._greedy_baseline else passed
             attempts += 1
             if not self._filters:
                 break
-        if self._needs_rewards:
-            check_rewarded(f"step {step}", sampled, messages, functions=self.rewards is not None)
+        if self._needs_rewards and self._all_failed(step, sampled, messages):
+            return Collected((), tuple(sampled), failures, attempts, None, messages, usage)
         nothing = None
         if not kept:
             nothing = f"{self._name} kept none of {len(sampled)} groups in {attempts} rounds: nothing to learn from"
-        return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing, messages)
+        return Collected(tuple(kept), tuple(sampled), failures, attempts, nothing, messages, usage)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the cursor of the order, as plain numbers."""
-        return {"order": self.order.state_dict()}
+        return {"order": self.order.state_dict(), "failed_steps": self._failed_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. Raises InputError where the number of tasks is another one now."""
         self.order.load_state_dict(state["order"])
+        self._failed_steps = int(state.get("failed_steps", 0))
+
+    def _all_failed(self, step: int, sampled: Sequence[ScoredGroup], messages: Mapping[str, str]) -> bool:
+        """Whether no episode has a reward, in fewer steps in a row than are an error; raises RunError from then on."""
+        rewarded = any(earned is not None for group in sampled for earned in group.returns)
+        self._failed_steps = 0 if rewarded or not messages else self._failed_steps + 1
+        if 0 < self._failed_steps < self._max_failed_steps:
+            return True
+        where = f"step {step}" + (f", after {self._failed_steps - 1} like it" if self._failed_steps > 1 else "")
+        check_rewarded(where, sampled, messages, functions=self.rewards is not None)
+        return False
 
     def _sample(
         self,

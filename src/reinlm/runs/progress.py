@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -32,6 +33,28 @@ LINE_SECONDS = 10.0
 """Without a terminal a line is printed this often, and at every evaluation."""
 
 
+@contextmanager
+def hushed(*, quiet: bool) -> Iterator[None]:
+    """Within it transformers, datasets and the libraries below them show no messages, bars and warnings, if `quiet`."""
+    if not quiet:
+        yield
+        return
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            for package in ("transformers", "torch", "peft", "datasets", "huggingface_hub", "accelerate"):
+                warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 class _Bar(RichProgress):
     """A bar with the figures on a line of their own, where a narrow terminal cannot push it off the screen."""
 
@@ -52,11 +75,13 @@ class Progress:
         self._last_line = 0.0
         self._accuracy = ""
         self._total = 0
+        self._first, self._started = 0, time.monotonic()
 
     @contextmanager
     def run(self, title: str, total: int, done: int) -> Iterator[None]:
         """Show steps `done` to `total` of a run."""
         self._total, self._title, self._accuracy = total, title, ""
+        self._first, self._started = done, time.monotonic()
         if self.quiet or not self.console.is_terminal:
             yield
             return
@@ -89,7 +114,12 @@ class Progress:
             self._bar.update(self._task, completed=step)
         elif not self.quiet and (evaluated or step == self._total or time.monotonic() - self._last_line > LINE_SECONDS):
             self._last_line = time.monotonic()
-            print(f"{self._title} {step}/{self._total}  {figures}", file=sys.stderr, flush=True)
+            left = f"  {_duration(self._left(step))} left" if step > self._first else ""
+            print(f"{self._title} {step}/{self._total}  {figures}{left}", file=sys.stderr, flush=True)
+
+    def _left(self, step: int) -> float:
+        """Seconds to the last step, at the pace since the run began or was resumed."""
+        return (time.monotonic() - self._started) / (step - self._first) * (self._total - step)
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -105,6 +135,13 @@ class Progress:
             if name in metrics and not (name == HIDDEN_BESIDE_REWARD and "reward" in metrics)
         ]
         return "  ".join([*shown, self._accuracy] if self._accuracy else shown)
+
+
+def _duration(seconds: float) -> str:
+    """Hours, minutes and seconds: `1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _is_accuracy(name: str) -> bool:

@@ -6,13 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from reinlm.algorithms import ALGORITHMS
 from reinlm.config import Config
 from reinlm.data import DataConfig
 from reinlm.data.config import Chat
+from reinlm.data.frames import is_rows
+from reinlm.errors import find_name
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
@@ -103,9 +106,16 @@ class RunConfig(Config):
     """Episodes of a step that are written there at most, in whole groups; null: all."""
     trackers: list[str | dict[str, Any]] | None = None
     """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
-    `{wandb: {project: x, mode: offline}}`; null: TensorBoard."""
+    `{wandb: {project: x, mode: offline}}`; one may stand alone; null: TensorBoard."""
     tensorboard: bool | None = None
     """In place of `trackers`: true for `[tensorboard]`, false for none."""
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _one_tracker(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [value]
+        return [{name: settings} for name, settings in value.items()] if isinstance(value, Mapping) else value
 
     @field_validator("trackers")
     @classmethod
@@ -198,6 +208,8 @@ class VerbConfig(ModelVerbConfig):
 class SFTConfig(VerbConfig):
     """`reinlm sft`: imitate completions."""
 
+    verb: ClassVar[str] = "sft"
+
     optimizer: SFTOptimizer = SFTOptimizer()
     training: SFTTraining = SFTTraining()
     reward: RewardConfig | None = None
@@ -222,6 +234,8 @@ class SFTConfig(VerbConfig):
 
 class RLConfig(VerbConfig):
     """`reinlm rl`: improve a policy by reinforcement learning."""
+
+    verb: ClassVar[str] = "rl"
 
     reward: RewardConfig | None = None
     """Null: the environment's own rewards alone."""
@@ -260,6 +274,14 @@ class RLConfig(VerbConfig):
             return value
         return value["base"] if value.keys() == {"base"} else {"base": DEFAULT_ALGORITHM, **value}
 
+    @field_validator("algorithm")
+    @classmethod
+    def _registered_name(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        """As it is registered, so that `GRPO` and `grpo` are one setting; an unknown one is refused where it is read."""
+        if isinstance(value, str):
+            return find_name(value, ALGORITHMS) or value
+        return {**value, "base": find_name(value["base"], ALGORITHMS) or value["base"]} if "base" in value else value
+
     @model_validator(mode="after")
     def _minibatches_divide(self) -> RLConfig:
         if self.training.minibatches is not None and self.rollout.groups % self.training.minibatches:
@@ -285,6 +307,8 @@ OF_A_RUN = ("data", "every", "stop_at", "patience")
 
 class EvalConfig(ModelVerbConfig):
     """`reinlm eval`: score a model."""
+
+    verb: ClassVar[str] = "eval"
 
     data: DataConfig
     reward: RewardConfig | None = None
@@ -316,6 +340,8 @@ class EvalConfig(ModelVerbConfig):
 class GenerateConfig(ModelVerbConfig):
     """`reinlm generate`: sample from a model."""
 
+    verb: ClassVar[str] = "generate"
+
     prompts: list[Any] = Field(min_length=1)
     """Texts, chats (lists of messages), or rows {prompt: …} with the columns that an environment reads."""
     chat: Chat = "auto"
@@ -330,7 +356,7 @@ class GenerateConfig(ModelVerbConfig):
 
 def as_section(key: str, value: Any) -> Any:
     """A bare value stands for the section that holds it under `key`."""
-    return value if isinstance(value, Mapping | Config) else {key: value}
+    return value if isinstance(value, Config) or not is_rows(value) else {key: value}
 
 
 def dump(config: VerbConfig) -> dict[str, Any]:

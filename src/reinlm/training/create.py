@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from reinlm.config import Config
 from reinlm.data import DataConfig, load_examples
 from reinlm.data.columns import content_column
-from reinlm.data.loading import Found, find_rows
+from reinlm.data.loading import Found, find_rows, refuse_order
 from reinlm.data.tasks import PromptShaper
 from reinlm.errors import InputError
 from reinlm.models import Policy, character_tokenizer, load_policy, save_policy, tiny_model, train_tokenizer
@@ -118,6 +118,7 @@ def run_create(config: CreateConfig, *, overwrite: bool = False) -> CreatedModel
     """
     folder = Path(config.output)
     _check_output(folder, overwrite)
+    refuse_order(config.data, "data")
     found = find_rows(config.data, "example")
     texts = list(_texts(found, PromptShaper(config.data)))
     settings = config.tokenizer

@@ -11,12 +11,15 @@ from pydantic import Field, field_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
+from reinlm.data.frames import is_rows
+from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
 from reinlm.rollouts.groups import Sampled
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
+from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 """The setting that limits the length of a turn in evaluation."""
@@ -54,12 +57,12 @@ class EvaluationConfig(Config):
     def _named(cls, value: Any) -> Any:
         if value is None:
             return {}
-        if isinstance(value, str | list) or (isinstance(value, Mapping) and "path" in value):
+        if is_rows(value) or isinstance(value, DataConfig) or "path" in value:
             value = {"eval": value}
-        return {name: {"path": data} if isinstance(data, str | list) else data for name, data in value.items()}
+        return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """The result of an evaluation on one set of prompts."""
 
@@ -74,6 +77,27 @@ class Evaluation:
     """By reward function that failed: what went wrong first."""
     notes: tuple[str, ...] = ()
     """What a user should know: the first error of each reward function and of environments, and why rewards are absent."""
+
+    def __repr__(self) -> str:
+        table = text_table(figures(self.metrics)) if self.metrics else "no figures"
+        return "\n".join([f"{len(self.groups)} prompts", table, *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        samples = [
+            (
+                cut(text_of(row["prompt"])),
+                cut(text_of(row["completion"])),
+                "" if row["reward"] is None else f"{row['reward']:.3g}",
+            )
+            for row in sample_rows(self, 5)
+        ]
+        shown = html_table([("figure", "value"), *figures(self.metrics)], f"{len(self.groups)} prompts")
+        return f"<div>{shown}{html_table([('prompt', 'answer', 'reward'), *samples])}</div>"
+
+
+def text_of(content: Any) -> str:
+    """A prompt or an answer on one line: of a chat the last message."""
+    return content if isinstance(content, str) else str(content[-1]["content"]) if content else ""
 
 
 def evaluate_tasks(
@@ -106,6 +130,7 @@ def evaluate_tasks(
     if errors := environment_errors(found.groups):
         metrics["environment_errors"] = float(len(errors))
     metrics["failed"] = float(sum(found.failures.values()))
+    metrics |= {name: value for name, value in usage_metrics(found.usage).items() if "/logged/" in name}
     return Evaluation(metrics, found.groups, correct, found.messages, _notes(found, own))
 
 

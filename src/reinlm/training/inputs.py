@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reinlm.data import Examples, load_examples, load_tasks
 from reinlm.data.columns import Kind
-from reinlm.data.loading import Found, find_rows
+from reinlm.data.loading import Found, find_rows, refuse_order
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
@@ -38,6 +38,7 @@ class SFTInputs(Inputs):
     """
 
     def __init__(self, config: SFTConfig, *, samples: bool) -> None:
+        _refuse_orders(config)
         self._samples = samples
         self.found = find_rows(config.data, "example")
         kind: Kind = "prompt" if samples else "example"
@@ -72,6 +73,7 @@ class RLInputs(Inputs):
     """
 
     def __init__(self, config: RLConfig) -> None:
+        _refuse_orders(config)
         for source in (config.reference, config.teacher):
             if source is not None:
                 check_model_folder(source.path)
@@ -104,6 +106,13 @@ class RLInputs(Inputs):
             text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
             _say_skipped(progress, text.skipped)
         return tasks.items, sets, text
+
+
+def _refuse_orders(config: SFTConfig | RLConfig) -> None:
+    for name, data in config.evaluation.data.items():
+        refuse_order(data, f"evaluation.data.{name}")
+    if isinstance(config, RLConfig) and config.text is not None:
+        refuse_order(config.text.data, "text.data")
 
 
 def _check_batch(config: RLConfig, prompts: int) -> None:

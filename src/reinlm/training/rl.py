@@ -30,7 +30,7 @@ from reinlm.training.policy import TrainsPolicy
 from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
 from reinlm.training.rl_checks import needs_rewards, updates_per_batch
-from reinlm.training.sampled import sampled_metrics, unrewarded_metrics
+from reinlm.training.sampled import sampled_metrics, unrewarded_metrics, usage_metrics
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
 from reinlm.training.update import Updater, UpdateResult
@@ -52,8 +52,9 @@ class RLRun(TrainsPolicy):
         evaluator: Evaluator | None = None,
         text: Examples | None = None,
         say: Callable[[str], None] = lambda _text: None,
+        order: RowOrder | None = None,
     ) -> None:
-        """`say` shows a line to the user, such as in the console."""
+        """`say` shows a line to the user, such as in the console; `order` is that of the tasks, by default shuffled."""
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
@@ -78,7 +79,7 @@ class RLRun(TrainsPolicy):
         self.source = Source(
             episodes,
             tasks,
-            RowOrder(len(tasks), seed=config.seed),
+            order or RowOrder(len(tasks), seed=config.seed),
             rewards,
             groups=config.rollout.groups,
             group_size=config.rollout.group_size,
@@ -90,6 +91,7 @@ class RLRun(TrainsPolicy):
             ),
             greedy_baseline="greedy" in algorithm.advantage.needs,
             needs_rewards=needs_rewards(algorithm),
+            max_failed_steps=_failed_steps(config),
             name=algorithm.name,
         )
         updates = self.updates.passes * self.updates.minibatches
@@ -201,7 +203,7 @@ class RLRun(TrainsPolicy):
         return own or self.source.episodes.sampling.max_new_tokens
 
     def _sampled(self, collected: Collected, names: Sequence[str]) -> dict[str, float]:
-        metrics = sampled_metrics(collected.sampled, names)
+        metrics = sampled_metrics(collected.sampled, names) | usage_metrics(collected.usage)
         if needs_rewards(self.algorithm):
             metrics |= unrewarded_metrics(collected.sampled)
         sampling = self.source.episodes.sampling
@@ -270,6 +272,12 @@ class RLRun(TrainsPolicy):
             self.replay.load_state_dict(state["replay"])
         self.source.load_state_dict(state)
         self.tokens = int(state["tokens"])
+
+
+def _failed_steps(config: RLConfig) -> int:
+    """How many steps in a row without any reward end the run, where reward functions failed."""
+    skips = config.reward is not None and config.reward.on_reward_error == "skip"
+    return config.reward.max_failed_steps if skips and config.reward is not None else 1
 
 
 def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reinlm.objectives.groups import EQUAL
 from reinlm.records import ScoredGroup, unweighted
+from reinlm.rewards.attempts import Usage
 from reinlm.rollouts.unrewarded import unrewarded
 
 
@@ -51,6 +52,17 @@ def unrewarded_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     counts = unrewarded(groups)
     metrics = {f"episodes/unrewarded/{reason}": float(count) for reason, count in counts.items()}
     return {"episodes/unrewarded": float(sum(counts.values())), **metrics} if counts else {}
+
+
+def usage_metrics(usage: Mapping[str, Usage]) -> dict[str, float]:
+    """By reward function: answers it failed on and further attempts, where there are some, seconds, and what it logged."""
+    metrics: dict[str, float] = {}
+    for name, used in usage.items():
+        counts = {"failed": used.failed, "retries": used.retries}
+        metrics |= {f"rewards/{name}/{what}": float(count) for what, count in counts.items() if count}
+        metrics |= {f"rewards/{name}/logged/{metric}": total / count for metric, (total, count) in used.metrics.items()}
+        metrics[f"time/reward/{name}"] = used.seconds
+    return metrics
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -14,13 +14,16 @@ from typing import Any, Self
 from reinlm.algorithms import Algorithm, resolve
 from reinlm.composition.compatibility import idle_choices
 from reinlm.data import Examples, build_renderer
+from reinlm.data.loading import row_order
 from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, disable_dropout
+from reinlm.places import checkpoint_note
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
+from reinlm.runs.progress import hushed
 from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
@@ -92,6 +95,8 @@ class Session(ABC):
         self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
         """The run's folder."""
         inputs: Any = self._read()
+        if model is None and (note := checkpoint_note(config.model.path)):
+            self.progress.say(note)
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
             self.rewards = open_rewards(config.reward, stack)
@@ -103,6 +108,9 @@ class Session(ABC):
             resolved = self._resolved()
             if resume:
                 check_resolved(self.path, resolved)
+            items: Any = load[0]
+            ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
+            self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
             self.run = self._make(load)
             if resume:
                 check_steps(self.path, self.run.total_steps)
@@ -236,7 +244,8 @@ class Session(ABC):
             )
         self._running = method
         try:
-            yield
+            with hushed(quiet=self.progress.quiet):
+                yield
         finally:
             self._running = ""
 
@@ -313,7 +322,7 @@ class SFTSession(Session):
         evaluator = None
         if tasks:
             evaluator = self._evaluator(self._setup(self.config.rollout, self.environment), tasks, self.config.rollout)
-        return SFTRun(self.config, self.policy, examples, evaluator, held_out)
+        return SFTRun(self.config, self.policy, examples, evaluator, held_out, self._order)
 
 
 class RLSession(Session):
@@ -355,7 +364,16 @@ class RLSession(Session):
         episodes = setup.episodes(config.data, config.rollout.sampling(self.policy.stops))
         evaluator = self._evaluator(setup, sets, config.rollout)
         run = RLRun(
-            config, self.algorithm, self.policy, tasks, episodes, self.rewards, evaluator, text, self.progress.say
+            config,
+            self.algorithm,
+            self.policy,
+            tasks,
+            episodes,
+            self.rewards,
+            evaluator,
+            text,
+            self.progress.say,
+            self._order,
         )
         self._announce(run)
         return run

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from reinlm.config import differences, read_recipe
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
+from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
@@ -25,8 +27,14 @@ from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaul
 MAY_CHANGE = (
     *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
     "training.steps",
+    *(
+        f"reward.{name}"
+        for name in ("time_limit", "workers", "on_reward_error", "retries", "retry_delay", "one_by_one")
+    ),
+    *("reward.concurrency", "reward.max_failed_steps"),
 )
-"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, and how long it goes on."""
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, and
+what becomes of rewards that fail."""
 
 
 def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
@@ -116,6 +124,19 @@ def prompt_room(policy: Policy, max_new_tokens: int, key: str) -> int | None:
             hint=f"set {key} below {policy.context_length}",
         )
     return room
+
+
+def answer_limit(policy: Policy, sampling: Sampling, key: str, *, given: bool) -> tuple[Sampling, int | None]:
+    """The sampling settings, and the longest prompt in tokens (None: no limit), where answers are not trained on.
+
+    A limit of tokens that was not `given` is lowered to what the context holds, and an answer then ends where its context
+    ends. Raises InputError, as `prompt_room` does, for a given one that leaves no room for a prompt.
+    """
+    context = policy.context_length
+    if given or context is None:
+        return sampling, prompt_room(policy, sampling.max_new_tokens, key)
+    room = max(context - 1, 1)
+    return replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room)), room
 
 
 def check_stops(policy: Policy, token_ids: Sequence[int], key: str) -> None:

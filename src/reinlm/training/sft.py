@@ -53,6 +53,7 @@ class SFTRun(TrainsPolicy):
         examples: Examples,
         evaluator: Evaluator | None,
         held_out: Mapping[str, Examples],
+        order: RowOrder | None = None,
     ) -> None:
         self.config = config
         self.policy = policy
@@ -62,7 +63,7 @@ class SFTRun(TrainsPolicy):
         settings = config.training
         self.batch_size = min(settings.batch_size, len(examples))
         self.total_steps = total_steps(settings, len(examples), self.batch_size)
-        self.order = RowOrder(len(examples), seed=config.seed)
+        self.order = order or RowOrder(len(examples), seed=config.seed)
         model = TokenModel(policy.model, packing=settings.packing, chunk_tokens=settings.logprob_chunk)
         self.learner = Learner(
             model,

@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, load_tasks
-from reinlm.data.loading import find_rows
+from reinlm.data.loading import find_rows, refuse_order
 from reinlm.data.prompts import settle
 from reinlm.data.rows import BadRow
+from reinlm.display import cut, html_table
 from reinlm.errors import InputError
-from reinlm.models import load_policy
+from reinlm.models import Policy, load_policy
+from reinlm.places import checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import write_json_lines
 from reinlm.runs.schema import pack_groups
-from reinlm.training.config import EvalConfig, GenerateConfig
+from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
-from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, text_of
 from reinlm.training.prompts import prompt_line
-from reinlm.training.setup import check_stops, prompt_room
+from reinlm.training.setup import answer_limit, check_stops
 
 
 def _silent(text: str) -> None:
@@ -43,6 +45,28 @@ class Generated:
     failed: tuple[bool, ...] = ()
     """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
 
+    def __str__(self) -> str:
+        asked = text_of(self.prompt)
+        return "\n".join([cut(asked, 100), *(f"  → {text}" for text in self.completions)])
+
+    def _repr_html_(self) -> str:
+        return Answers([self])._repr_html_()
+
+
+class Answers(list[Generated]):
+    """A list of `Generated` that prints as a table: a prompt with its answers below it."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(answers).splitlines()[0] if not number else "", text, end)
+            for answers in self
+            for number, (text, end) in enumerate(zip(answers.completions, answers.ends, strict=True))
+        ]
+        return html_table([("prompt", "answer", "end"), *rows])
+
 
 def run_evaluation(
     config: EvalConfig, *, model: Any = None, overwrite: bool = False, say: Callable[[str], None] = _silent
@@ -54,12 +78,14 @@ def run_evaluation(
         RunError: no episode has a reward; the answers are written before.
     """
     output = _checked_output(config.output, overwrite)
+    refuse_order(config.data, "data")
     environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
-        policy = load_policy(config.model if model is None else model)
+        policy = _load(config, model, say)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        room = prompt_room(policy, sampling.max_new_tokens, "evaluation.max_new_tokens")
+        given = config.evaluation.max_new_tokens is not None
+        sampling, room = answer_limit(policy, sampling, MAX_NEW_TOKENS, given=given)
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         found = find_rows(config.data, "prompt")
         settled = settle(config.data, found, policy.tokenizer, policy.prompt_format)
@@ -85,15 +111,18 @@ def run_evaluation(
     return result
 
 
-def run_generation(
-    config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent
-) -> list[Generated]:
+def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent) -> Answers:
     """Sample answers to prompts. What the verb `generate` calls."""
     environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
-    policy = load_policy(config.model if model is None else model)
+    policy = _load(config, model, say)
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=config.chat, system_prompt=config.system_prompt)
-    room = prompt_room(policy, config.sampling.max_new_tokens, "sampling.max_new_tokens")
+    sampling, room = answer_limit(
+        policy,
+        config.sampling.sampling(policy.stops),
+        "sampling.max_new_tokens",
+        given="max_new_tokens" in config.sampling.model_fields_set,
+    )
     check_stops(policy, config.sampling.stop_token_ids, "sampling.stop_token_ids")
     try:
         found = find_rows(data, "prompt")
@@ -102,11 +131,10 @@ def run_generation(
     except InputError as error:
         raise _of_prompts(error) from error
     say(prompt_line(settled, found, tasks.items, policy))
-    sampling = config.sampling.sampling(policy.stops)
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
     sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
-    return [
+    return Answers(
         Generated(
             prompt=scored.group.task.content,
             completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
@@ -114,7 +142,16 @@ def run_generation(
             failed=tuple(rollout.failed for rollout in scored.group.rollouts),
         )
         for scored in sampled.groups
-    ]
+    )
+
+
+def _load(config: ModelVerbConfig, model: Any, say: Callable[[str], None]) -> Policy:
+    """The loaded model, or the configured one, with a line on which checkpoint that is."""
+    if model is not None:
+        return load_policy(model)
+    if note := checkpoint_note(config.model.path):
+        say(note)
+    return load_policy(config.model)
 
 
 def _checked_output(name: str | None, overwrite: bool) -> Path | None:

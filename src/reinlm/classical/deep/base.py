@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +24,8 @@ from reinlm.schedules import Schedule, scheduled
 
 class NetworkSettings(Config):
     """What every network has."""
+
+    verb: ClassVar[str] = "classical"
 
     discount: float = Field(0.99, ge=0, le=1)
     """γ."""

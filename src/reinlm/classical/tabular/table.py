@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -29,6 +29,8 @@ LARGEST = 10_000_000
 
 class TableSettings(Config):
     """What every table has."""
+
+    verb: ClassVar[str] = "classical"
 
     discount: float = Field(1.0, ge=0, le=1)
     """γ."""

@@ -47,6 +47,12 @@ METRICS = declare_metrics(
         bad="only the easy one (format, length) rises: its weight is too large",
     ),
     Metric(
+        "eval/{set}/rewards/{name}/logged/{metric}",
+        "the function's own",
+        "mean of the values that a reward function logged with `log_metric` about the held-out answers",
+        healthy="as `rewards/{name}/logged/{metric}`",
+    ),
+    Metric(
         "eval/{set}/clipped_ratio",
         "fraction",
         "held-out episodes that a limit cut off: length, turns, context, time or the environment's own",

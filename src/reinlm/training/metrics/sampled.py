@@ -81,6 +81,28 @@ _SIGNAL = declare_metrics(
         bad="look at the reward function's error in the log",
     ),
     Metric(
+        "rewards/{name}/failed",
+        "samples",
+        "samples left out because this reward function failed (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="look at its error in the log: an answer that it does not expect, or a service that is away",
+    ),
+    Metric(
+        "rewards/{name}/retries",
+        "calls",
+        "further attempts at calls of this reward function that raised (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="its service is overloaded or away: lower `reward.concurrency`, or raise `reward.retry_delay`",
+    ),
+    Metric(
+        "rewards/{name}/logged/{metric}",
+        "the function's own",
+        "mean of the values that this reward function logged with `log_metric` in the step",
+        healthy="what the function says",
+    ),
+    Metric(
         "rewards/shaping/mean",
         "reward",
         "mean of what the algorithm's shapers add to an answer",

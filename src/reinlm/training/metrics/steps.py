@@ -31,6 +31,13 @@ METRICS = declare_metrics(
         bad="large: give the reward function more workers, or make it faster",
     ),
     Metric(
+        "time/reward/{name}",
+        "s",
+        "in calls of one reward function, with the waiting between attempts; most of it passes while others are sampled",
+        healthy="less than `time/rollout`",
+        bad="more: make the function faster, ask for several answers at once, or raise `reward.concurrency`",
+    ),
+    Metric(
         "time/score",
         "s",
         "log-probabilities under the old and the reference policy",

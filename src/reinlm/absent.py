@@ -1,0 +1,45 @@
+"""Names of the field that this version does not have: messages say so instead of guessing another name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reinlm.errors import InputError, plain_name
+
+_PREFERENCES = (
+    "it learns from pairs of answers, one preferred to the other, and this version has no training from preferences"
+)
+_VERBS = "`rl` improves a model against a reward, `sft` imitates completions"
+
+VERBS: Mapping[str, str] = {
+    "dpo": _PREFERENCES,
+    "reward": "this version trains no reward model; a reward is a function, or file.py:function",
+    "rft": "rejection-sampling fine-tuning has no verb in this version",
+    "run": "a recipe of several stages has no verb in this version; each stage is one command",
+    **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
+    "bench": "this version has no benchmark command",
+    "doctor": "this version has no diagnosis command; the report shows every curve",
+    "view": "this version has no viewer; the report is a page that a browser opens",
+    "serve": "this version serves no model; `checkpoints/last` is a folder that every server of Hugging Face models loads",
+}
+"""Verb -> why it is not there."""
+
+_PAIRS = "dpo cdpo robust_dpo ipo hinge slic slic_hf kto orpo simpo cpo bco bco_pair dpo_sft dpo_norm apo apo_zero sppo"
+ALGORITHMS: Mapping[str, str] = dict.fromkeys(_PAIRS.split(), _PREFERENCES)
+"""Algorithm -> why it is not there."""
+
+
+def absent_verb(name: str) -> InputError | None:
+    """The error for a verb of the field that is not there; None for any other name."""
+    return _absent("command", name, VERBS, _VERBS)
+
+
+def absent_algorithm(name: str) -> InputError | None:
+    """The error for an algorithm of the field that is not there; None for any other name."""
+    return _absent("algorithm", name, ALGORITHMS, "`reinlm algorithms` lists those that learn from a reward")
+
+
+def _absent(kind: str, name: str, known: Mapping[str, str], hint: str) -> InputError | None:
+    plain = {plain_name(key): key for key in known}
+    key = plain.get(plain_name(name))
+    return None if key is None else InputError(f"there is no {kind} {name!r}: {known[key]}", hint=hint)

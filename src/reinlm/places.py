@@ -1,0 +1,70 @@
+"""Which folder holds the model that a path means: run folders stand for the checkpoint that they ended with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from reinlm.errors import InputError
+
+CHECKPOINTS = "checkpoints"
+
+
+def model_folder(path: str) -> str:
+    """The model's folder that `path` means; anything that is no run folder is returned as it is.
+
+    A run folder and its `checkpoints/` stand for `checkpoints/last`, a folder of `reinlm quickstart` for that of its last
+    stage, and a file `last` or `best` (where links cannot be made) for the checkpoint that it names.
+
+    Raises:
+        InputError: a run without a checkpoint, or without a language model; a recipe.
+    """
+    folder = Path(path).expanduser()
+    if folder.is_file() and folder.name in ("last", "best") and folder.parent.name == CHECKPOINTS:
+        return str(folder.with_name(folder.read_text(encoding="utf-8").strip()))
+    if folder.suffix in (".yaml", ".yml") and folder.is_file():
+        raise InputError(
+            f"{path} is a recipe, not a model", hint=f"give recipe={path!r}; on the command line it stands first, alone"
+        )
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return path
+    if folder.name == CHECKPOINTS and (folder.parent / "run.json").is_file():
+        return _last(folder.parent)
+    return _last(folder) if (folder / "run.json").is_file() else path
+
+
+def checkpoint_note(path: str) -> str | None:
+    """One line on a model that is a checkpoint of a run: which step it is, and where the best one is; None for others."""
+    folder = Path(path).expanduser()
+    step = _read(folder / "checkpoint.json").get("step")
+    if step is None:
+        return None
+    best = folder.with_name("best")
+    better = folder.name != "best" and best.is_dir() and best.resolve() != folder.resolve()
+    also = f"; the best by its evaluation is {best} ({best.resolve().name})" if better else ""
+    return f"model: {path}, after step {step} of its run{also}"
+
+
+def _last(run: Path) -> str:
+    kind = _read(run / "run.json").get("kind")
+    if kind == "classical":
+        raise InputError(
+            f"{run} is a run of a classical algorithm, which has no language model", hint="give another run"
+        )
+    if kind == "quickstart":
+        run = run / "rl" if (run / "rl").is_dir() else run / "sft"
+    last = run / CHECKPOINTS / "last"
+    if last.exists():
+        return model_folder(str(last)) if last.is_file() else str(last)
+    summary = _read(run / "summary.json")
+    why = f": it {summary['ended']}: {summary.get('message')}" if summary.get("message") else ""
+    raise InputError(f"{run} is a run without a checkpoint{why}", hint="give a run that has saved one, or a model")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,42 @@
+"""How this program is called from a shell: commands that messages print run as they stand, from the working directory."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+NAME = "reinlm"
+
+
+def command_line(*words: str | os.PathLike[str]) -> str:
+    """The command `reinlm WORDS…` as it can be typed in the working directory, quoted for a shell.
+
+    Example:
+        >>> command_line("rl", "--resume", "--output", "runs/my run")  # doctest: +SKIP
+        ".venv/bin/reinlm rl --resume --output 'runs/my run'"
+    """
+    return shlex.join([*program(), *(os.fspath(word) for word in words)])
+
+
+def program() -> list[str]:
+    """The words that start this program: `reinlm` where the shell finds this installation under that name, else the path
+    of its script (relative inside the working directory), else `PYTHON -m reinlm.cli`.
+    """
+    python = Path(sys.executable)
+    called = Path(sys.argv[0]) if sys.argv and Path(sys.argv[0]).name == NAME else python.parent / NAME
+    script = shutil.which(str(called.absolute()))
+    if script is None:
+        return [_typed(python), "-m", "reinlm.cli"]
+    return [_typed(Path(script))]
+
+
+def _typed(file: Path) -> str:
+    """A file's name where the shell finds this very file under it, else its path."""
+    found = shutil.which(file.name)
+    if found is not None and os.path.samefile(found, file):
+        return file.name
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
