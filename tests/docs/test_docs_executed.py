@@ -74,7 +74,10 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for a, b in QUESTIONS
     ]
     answered = [{"prompt": row["question"], "completion": row["answer"], "answer": row["answer"]} for row in rows]
-    for name, found in (("gsm8k_train", rows), ("gsm8k_test", rows), ("train", answered), ("test", answered)):
+    own = [{"problem": row["question"], "solution": row["answer"]} for row in rows]
+    graded = [{**row, "level": level} for level, row in enumerate(rows)]
+    files = {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
+    for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     with contextlib.chdir(folder):
         reinlm.rl(
@@ -105,7 +108,7 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
         text = shlex.join(words)
         if ">" in words:
             words = words[: words.index(">")]
-        if words[0] not in ("reinlm", ".venv/bin/reinlm"):
+        if Path(words[0]).name != "reinlm":
             return _set_up(words)
         given = [PLACEHOLDERS.get(word, word) for word in words[1:]]
         if len(given) == 1 and given[0] in VERBS:  # the verb is spoken of, not called
@@ -121,7 +124,8 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
             assert "hint: " in err
         else:
             assert not stop.value.code, f"{text}\n{out}\n{err}"
-        for line in re.findall(r"(?:^|[\s`])((?:\S*/)?reinlm [a-z][^`\n]*)", out + err) if not printed else []:
+        said = [] if printed or "--help" in given else re.findall(r"(?:^|[\s`])((?:\S*/)?reinlm [a-z][^`\n]*)", out + err)
+        for line in said:
             if shlex.split(line)[1] in VERBS:
                 command(shlex.split(line), printed=True)
         return "commands"
