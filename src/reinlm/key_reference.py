@@ -34,8 +34,15 @@ from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
 from reinlm.training.config import OF_A_RUN, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.create import CreateConfig
 
-CONFIGS: Mapping[str, type[Config]] = {"rl": RLConfig, "sft": SFTConfig, "eval": EvalConfig, "generate": GenerateConfig}
+CONFIGS: Mapping[str, type[Config]] = {
+    "rl": RLConfig,
+    "sft": SFTConfig,
+    "eval": EvalConfig,
+    "generate": GenerateConfig,
+    "create-model": CreateConfig,
+}
 """The configuration of each verb of language models."""
 NOT_SET = {"": ("resolved",), "eval": tuple(f"evaluation.{name}" for name in OF_A_RUN)}
 """By verb, and for all: keys that runs write, or that belong to other verbs. They cannot be set."""

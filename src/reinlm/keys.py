@@ -16,7 +16,7 @@ from typing import Any
 from reinlm.aliases import alias_hint, aliases_of
 from reinlm.errors import InputError, nearest, unknown
 
-VERBS = ("rl", "sft", "eval", "generate", "classical")
+VERBS = ("rl", "sft", "eval", "generate", "create-model", "classical")
 """The verbs that take keys."""
 REQUIRED = "required"
 """In place of a default."""

@@ -320,6 +320,8 @@ class ScoredGroup:
     """The return of the policy's greedy answer to the task, where an algorithm asks for it."""
     shaping: tuple[tuple[RewardEvent, ...], ...] = ()
     """For every rollout the events of the algorithm's shapers; empty without shapers."""
+    logged: tuple[Mapping[str, Any], ...] = ()
+    """For every rollout what reward functions logged about it (`log_extra`), by column; empty where none did."""
 
     def __post_init__(self) -> None:
         rollouts = self.group.rollouts

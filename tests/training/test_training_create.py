@@ -86,6 +86,7 @@ def test_characters_are_those_of_the_data(tmp_path: Path) -> None:
         ({"data": {"path": ROWS, "system_prompt": "Be kind."}}, "chat template"),
         ({"data": {"path": [{"text": "a"}], "prompt_template": "{text}"}}, "prompt_template is set"),
         ({"data": {"path": [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]}}, "chat"),
+        ({"data": {"path": ROWS, "on_long_prompt": "skip"}}, "on_long_prompt has no effect"),
         ({"data": {"path": [{"question": "a"}]}}, "column"),
         ({"size": 3}, "size"),
     ],

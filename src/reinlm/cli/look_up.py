@@ -43,7 +43,9 @@ def keys(
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="In a key, its description or its name in TRL, verl or SB3."),
     ] = None,
-    verb: Annotated[str | None, typer.Option("--verb", help="rl, sft, eval, generate or classical.")] = None,
+    verb: Annotated[
+        str | None, typer.Option("--verb", help="rl, sft, eval, generate, create-model or classical.")
+    ] = None,
     as_json: AsJson = False,
     page: Annotated[bool, typer.Option("--page", help="Print docs/configuration.md.")] = False,
     debug: Debug = False,

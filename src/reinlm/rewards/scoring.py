@@ -260,11 +260,13 @@ class RewardSet:
         usage = dict.fromkeys(self.names, Usage())
         texts: dict[str, str] = {}
         failed: set[tuple[int, int]] = set()
+        logged: dict[tuple[int, int], dict[str, Any]] = {}
         for call in begun:
             name, settled = call.reward.name, call.future.result()
             usage[name] += settled.usage
-            for sample, found in zip(call.samples, settled.events, strict=True):
+            for index, (sample, found) in enumerate(zip(call.samples, settled.events, strict=True)):
                 place = sample.group, sample.index
+                logged.setdefault(place, {}).update(settled.extra.get(index, {}))
                 if isinstance(found, Failure):
                     texts.setdefault(name, f"reward {name!r} {found.text}")
                     failed.add(place)
@@ -272,10 +274,12 @@ class RewardSet:
                     events.setdefault(place, []).extend(found)
         for place in failed:
             events[place] = []
-        scored = [
-            ScoredGroup(group, tuple(tuple(events.get((number, index), ())) for index in range(len(group.rollouts))))
-            for number, group in enumerate(groups)
-        ]
+        scored = []
+        for number, group in enumerate(groups):
+            places = [(number, index) for index in range(len(group.rollouts))]
+            extra = tuple(logged.get(place, {}) for place in places)
+            given = tuple(tuple(events.get(place, ())) for place in places)
+            scored.append(ScoredGroup(group, given, logged=extra if any(extra) else ()))
         return Scored(scored, {name: one.failed for name, one in usage.items()}, texts, usage)
 
 

@@ -89,6 +89,7 @@ def _row(number: int, group: ScoredGroup, index: int) -> dict[str, Any]:
         "environment_events": [asdict(event) for event in rollout.events],
         "shaping": [asdict(event) for event in group.shaping[index]] if group.shaping else None,
         "baseline": group.baseline,
+        **({"logged": dict(group.logged[index])} if group.logged else {}),
         "columns": encode(dict(rollout.task.columns)),
         "segments": [
             {
@@ -210,7 +211,8 @@ def _group(members: Sequence[tuple[Rollout, Mapping[str, Any]]]) -> ScoredGroup:
     rows = [row for _, row in members]
     shaping = tuple(_events(row["shaping"]) for row in rows if row["shaping"] is not None)
     group = RolloutGroup(rollouts[0].task, rollouts)
-    return ScoredGroup(group, tuple(_events(row["events"]) for row in rows), rows[0]["baseline"], shaping)
+    logged = tuple(row["logged"] for row in rows if "logged" in row)
+    return ScoredGroup(group, tuple(_events(row["events"]) for row in rows), rows[0]["baseline"], shaping, logged)
 
 
 def _events(rows: Sequence[Mapping[str, Any]]) -> tuple[RewardEvent, ...]:

@@ -53,8 +53,11 @@ class CreateConfig(Config):
     """The model's folder."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     family: Family = "qwen3"
+    """The architecture."""
     hidden_size: int = Field(128, ge=8)
+    """Width of the model."""
     layers: int = Field(4, ge=1)
+    """Transformer layers."""
     heads: int = Field(4, ge=1)
     """Attention heads; they divide hidden_size."""
     intermediate_size: int | None = Field(None, ge=1)
@@ -85,9 +88,13 @@ class CreateConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _text_alone(self) -> Self:
+    def _data_of_text(self) -> Self:
         if self.data.chat_options or self.data.chat == "always":
             raise ValueError("data: a model from scratch has no chat template; leave chat options out")
+        if self.data.changed("on_long_prompt"):
+            raise ValueError(
+                "data.on_long_prompt has no effect: create-model reads every row, and counts those that do not fit"
+            )
         return self
 
 

@@ -1,0 +1,23 @@
+"""Without a terminal: plain lines, one for every step or for ten seconds, with the time that is left."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from rich.console import Console
+
+from reinlm.runs.progress import Progress
+
+
+def test_a_line_without_a_terminal_says_step_figures_and_time_left(capsys, monkeypatch):
+    clock = iter([0.0, 0.0, 60.0, 60.0, 60.0, 120.0, 120.0, 120.0, 180.0, 180.0, 180.0])
+    monkeypatch.setattr("reinlm.runs.progress.time.monotonic", lambda: next(clock))
+    progress = Progress(console=Console(file=io.StringIO()))
+    with progress.run("rl", 3, 0):
+        progress.update(1, {"reward": 0.5})
+        progress.update(2, {"reward": 0.75})
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"rl 1/3  reward 0\.500  \d+:\d\d left", first)
+    assert second.startswith("rl 2/3  reward 0.750  ")
+    assert "\x1b" not in first
