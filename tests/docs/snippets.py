@@ -106,8 +106,9 @@ def short_command(words: list[str]) -> list[str]:
     if verb in ("eval", "generate"):
         words = _with(_with(words, "--max-new-tokens", "4"), "--samples", "2")
     if verb == "classical":
-        for flag, value in (("--steps", "300"), ("--episodes", "20"), ("--seeds", "2"), ("--evaluate", "2")):
+        for flag, value in (("--steps", "1024"), ("--episodes", "20"), ("--seeds", "2")):
             words = _with(words, flag, value) if flag in words else words
+        words = _with(words, "--evaluate", "2")
     return words
 
 

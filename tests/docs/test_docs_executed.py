@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from snippets import ROOT, RUN, SHOWN, Block, blocks, commands, pages, short_command, shortened
 from typer.main import get_command
 
@@ -39,7 +41,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 LETTERS = "".join(map(chr, range(32, 127))) + "\n"
-QUESTIONS = [(3, 4), (12, 30), (5, 6), (8, 1), (2, 2), (9, 7), (10, 11), (6, 6)]
+QUESTIONS = [(a, b) for a in range(3, 13) for b in range(2, 6)]
 REFUSED = {"reinlm rl num_generations=8"}
 """Commands that a page shows for what they are answered with."""
 VERBS = set(get_command(app).commands)  # type: ignore[attr-defined]
@@ -67,19 +69,42 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("brought")
     tokenizer = character_tokenizer(LETTERS)
     tokenizer.chat_template = TEMPLATE
-    model = tiny_model("qwen3", vocab_size=len(tokenizer), hidden_size=16, layers=1, heads=2, context=2048)
-    save_policy(load_policy((model, tokenizer)), folder / "PATH_OR_NAME")
+    model = tiny_model("qwen3", vocab_size=len(tokenizer), hidden_size=32, layers=1, heads=2, context=2048)
+    save_policy(load_policy((model, tokenizer)), folder / "untrained")
     rows = [
         {"question": f"Ann has {a} pears and buys {b}. How many?", "answer": f"{a}+{b}={a + b}\n#### {a + b}"}
         for a, b in QUESTIONS
     ]
-    answered = [{"prompt": row["question"], "completion": row["answer"], "answer": row["answer"]} for row in rows]
+    answered = [
+        {"prompt": row["question"], "completion": row["answer"], "answer": row["answer"].split()[-1]} for row in rows
+    ]
     own = [{"problem": row["question"], "solution": row["answer"]} for row in rows]
     graded = [{**row, "level": level} for level, row in enumerate(rows)]
     files = {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
+    parquet.write_table(pyarrow.Table.from_pylist(answered), folder / "train.parquet")
+    (folder / "rewards.py").write_text(
+        "def score(completions, **columns):\n    return [0.0] * len(completions)\n\n"
+        "async def judge(completion):\n    return 0.0\n"  # in place of one that asks a service
+    )
+    shutil.copytree(ROOT / "recipes", folder / "recipes")
+    for recipe in (folder / "recipes").rglob("*.yaml"):
+        recipe.write_text(shortened(recipe.read_text(encoding="utf-8")), encoding="utf-8")
     with contextlib.chdir(folder):
+        short = [{"prompt": row["question"], "completion": str(place % 10)} for place, row in enumerate(rows)]
+        tuned = reinlm.sft(
+            "untrained",
+            short,
+            output="tuned",
+            quiet=True,
+            training={"steps": 40, "batch_size": 8},
+            optimizer={"learning_rate": 1e-2},
+        )
+        for name in ("PATH_OR_NAME", "Qwen/Qwen3-0.6B"):
+            save_policy(tuned.policy, Path(name))
+        for name in ("untrained", "tuned"):
+            shutil.rmtree(name)
         reinlm.rl(
             "PATH_OR_NAME",
             "gsm8k_train.jsonl",
@@ -97,7 +122,7 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
     """Run one block, and the commands that it prints; say what kind it was, or why it was not run."""
     place = tmp_path / "here"
     shutil.copytree(brought, place, symlinks=True)
-    for shared in ("docs", "recipes", "examples", "studies", "benchmarks"):
+    for shared in ("docs", "examples", "studies", "benchmarks"):
         (place / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(str(place))
@@ -124,7 +149,9 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
             assert "hint: " in err
         else:
             assert not stop.value.code, f"{text}\n{out}\n{err}"
-        said = [] if printed or "--help" in given else re.findall(r"(?:^|[\s`])((?:\S*/)?reinlm [a-z][^`\n]*)", out + err)
+        said = (
+            [] if printed or "--help" in given else re.findall(r"(?:^|[\s`])((?:\S*/)?reinlm [a-z][^`\n]*)", out + err)
+        )
         for line in said:
             if shlex.split(line)[1] in VERBS:
                 command(shlex.split(line), printed=True)
@@ -141,7 +168,7 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
         tree = parse_yaml(shortened(block.body), block.where)
         base: dict[str, Any] = {
             "model": "PATH_OR_NAME",
-            "data": "gsm8k_train.jsonl",
+            "data": "train.jsonl",
             "rollout": {"group_size": 4, "batch_size": 16, "max_new_tokens": 4},
             "training": {"steps": 1},
         }
