@@ -25,7 +25,7 @@ lint: $(DEV)  ## Style, types, import contracts
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
-docs: $(STAMP)  ## Build the docs site into site/ (no network)
+docs: $(DEV)  ## Build the docs site into site/ (no network)
 	PYTHONPATH=docs $(BIN)/zensical build --strict
 
 slow: $(DEV)  ## The tests that take minutes

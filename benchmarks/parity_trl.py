@@ -246,15 +246,18 @@ Part = tuple[dict[str, Any], dict[str, Any]]
 """The same thing as reinlm says it, changing the named algorithm, and as TRL's configuration says it."""
 
 GRPO: Part = {"kl": None}, {"loss_type": "grpo", "epsilon": 0.2}
-BNPO: Part = {"kl": None, "weights": "token_mean"}, {"loss_type": "bnpo", "epsilon": 0.2}
-BUDGET: Part = {"weights": {"constant_budget": 32}}, {"loss_type": "dr_grpo", "max_completion_length": 32}
+BNPO: Part = {"kl": None, "aggregation": "token_mean"}, {"loss_type": "bnpo", "epsilon": 0.2}
+BUDGET: Part = {"aggregation": {"constant_budget": 32}}, {"loss_type": "dr_grpo", "max_completion_length": 32}
 DAPO: Part = {}, {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}
 CISPO: Part = {}, {"loss_type": "cispo", "epsilon_high": 5.0}
 SAPO: Part = {}, {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
 GSPO: Part = {}, {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4, "importance_sampling_level": "sequence"}
 GMPO: Part = {}, {"epsilon": 0.4}  # of log-ratios
-LUSPO: Part = {"weights": "sequence_sum"}, {"loss_type": "luspo"}
-BY_LENGTH: Part = {"ratio": {"sequence": {"allow_token_mean": True}}, "weights": "token_mean"}, {"loss_type": "dapo"}
+LUSPO: Part = {"aggregation": "sequence_sum"}, {"loss_type": "luspo"}
+BY_LENGTH: Part = (
+    {"ratio": {"sequence": {"allow_token_mean": True}}, "aggregation": "token_mean"},
+    {"loss_type": "dapo"},
+)
 DELTA: Part = {"gate": {"clip": [0.2, 0.28, 1.5]}}, {"delta": 1.5}
 K3: Part = {"kl": {"estimator": "k3", "coefficient": 0.1}}, {"beta": 0.1, "use_bias_correction_kl": False}
 K3_RATIO: Part = {"kl": {"estimator": "k3_unbiased", "coefficient": 0.1}}, {"beta": 0.1, "use_bias_correction_kl": True}

@@ -248,7 +248,7 @@ def test_a_column_of_an_engine_reaches_a_loss_term(mine: str, tmp_path: Path) ->
     from safetensors.numpy import load_file
 
     def losses(**changes: Any) -> tuple[float, Any]:
-        algorithm = {"base": "grpo", "kl": None, "weights": "token_mean", **changes}
+        algorithm = {"base": "grpo", "kl": None, "aggregation": "token_mean", **changes}
         result = run_rl(
             tmp_path / str(len(changes)),
             imports=[mine],

@@ -34,8 +34,8 @@ from reinlm.recipe import over, override, read, refuse_placeholders
         ({"environment": {"guess": {"tries": 2}}}, ["environment={other: {}}"], {"environment": {"other": {}}}),
         ({"environment": {"guess": {"tries": 2, "x": 1}}}, ["environment.guess.tries=3"],
          {"environment": {"guess": {"tries": 3, "x": 1}}}),
-        ({"algorithm": {"base": "grpo", "gate": {"clip": {"low": 0.1}}}}, ["algorithm.gate.soft.low=1"],
-         {"algorithm": {"base": "grpo", "gate": {"soft": {"low": 1}}}}),
+        ({"algorithm": {"base": "grpo", "gate": {"clip": {"low": 0.1}}}}, ["algorithm.gate.soft.positive=1.5"],
+         {"algorithm": {"base": "grpo", "gate": {"soft": {"positive": 1.5}}}}),
     ],
 )  # fmt: skip
 def test_what_comes_later_is_laid_over_what_it_changes(tree: Any, words: list[str], expected: Any) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, create_model, evaluate, generate, rl, sft
+    from reinlm.api import RLTrainer, SFTTrainer, compare, create_model, evaluate, generate, rl, sft
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -27,8 +27,10 @@ __version__ = "0.1.0"
 _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
+    "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "generate": "reinlm.api",
+    "explain": "reinlm.api",
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
@@ -57,6 +59,7 @@ __all__ = [
     "StepRewards",
     "__version__",
     "algorithm",
+    "compare",
     "create_model",
     "declare_metrics",
     "evaluate",

@@ -81,7 +81,9 @@ TRL: Mapping[str, Alias] = {
     "cliprange_value": Alias("algorithm.critic.clip"),
     "vf_coef": Alias("algorithm.critic.coefficient", classical="value_coefficient"),
     "lam": Alias("algorithm.advantage.gae.gae_lambda"),
-    "loss_type": Alias("algorithm.weights", "sequence_mean is grpo's, token_mean dapo's, constant_budget dr_grpo's"),
+    "loss_type": Alias(
+        "algorithm.aggregation", "sequence_mean is grpo's, token_mean dapo's, constant_budget dr_grpo's"
+    ),
     "scale_rewards": Alias("algorithm.advantage", "group_standardize divides by the deviation, group_center does not"),
     "importance_sampling_level": Alias("algorithm.ratio", "token or sequence"),
     "mask_truncated_completions": Alias("algorithm.overlong", "filter_after_baseline"),
@@ -335,7 +337,7 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.actor.clip_ratio_high": Alias("algorithm.gate.clip.high"),
     "actor_rollout_ref.actor.clip_ratio_c": Alias("algorithm.gate.clip.dual"),
     "actor_rollout_ref.actor.loss_agg_mode": Alias(
-        "algorithm.weights",
+        "algorithm.aggregation",
         "token-mean is token_mean, seq-mean-token-mean sequence_mean, seq-mean-token-sum sequence_sum",
     ),
     "actor_rollout_ref.actor.entropy_coeff": Alias("algorithm.entropy.coefficient"),
@@ -393,7 +395,7 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.actor.policy_loss.ppo_kl_coef": Alias("algorithm.selection.kl_cov.coefficient"),
     "actor_rollout_ref.actor.tau_pos": Alias("algorithm.gate.soft.positive"),
     "actor_rollout_ref.actor.tau_neg": Alias("algorithm.gate.soft.negative"),
-    "actor_rollout_ref.actor.loss_scale_factor": Alias("algorithm.weights.constant_budget.length"),
+    "actor_rollout_ref.actor.loss_scale_factor": Alias("algorithm.aggregation.constant_budget.length"),
     "actor_rollout_ref.actor.ppo_micro_batch_size": Alias("training.micro_batch_tokens", "counts tokens"),
     "actor_rollout_ref.actor.entropy_from_logits_chunk_size": Alias("training.logprob_chunk"),
     "actor_rollout_ref.actor.entropy_from_logits_with_chunking": Alias("training.logprob_chunk"),

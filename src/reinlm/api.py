@@ -7,28 +7,35 @@ configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"gro
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
-from reinlm.algorithms import Algorithm, algorithm_spec, resolve
+from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
 from reinlm.config import Config, build, merge
 from reinlm.data.frames import is_rows, rows_of
-from reinlm.errors import InputError
+from reinlm.errors import InputError, unknown
+from reinlm.grid import PlannedRun, plan, run_queue
 from reinlm.insight.tracker import ReportTracker
 from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.parts import load_imports
-from reinlm.recipe import over, read, refuse_placeholders, refuse_resolved
+from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_resolved
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress, hushed
+from reinlm.sources import leaves
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.in_force import explanation, settings_tree
+from reinlm.training.rl_checks import check_settings
 from reinlm.training.sessions import RLSession, Session, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
 
 if TYPE_CHECKING:
+    from reinlm.insight.compare import Comparison
     from reinlm.loop import Callback
     from reinlm.training.evaluation import Evaluation
 
@@ -127,7 +134,7 @@ class SFTTrainer(SFTSession):
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = _arguments(self.kind, model, data, keywords)
         with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
-            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, **_session(options))
+            super().__init__(_config(SFTConfig, tree, loaded), model=loaded, sources=tree.sources, **_session(options))
 
 
 class RLTrainer(RLSession):
@@ -156,27 +163,149 @@ class RLTrainer(RLSession):
             )
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
-            sections["algorithm"] = algorithm_spec(composed)
+            del sections["algorithm"]
         with _settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+            if composed is not None:
+                tree = _composed_over(tree, composed)
             config = _config(RLConfig, tree, loaded)
-            super().__init__(config, algorithm=composed or resolve(config.algorithm), model=loaded, **_session(options))
+            super().__init__(
+                config,
+                algorithm=composed or resolve(config.algorithm),
+                model=loaded,
+                sources=tree.sources,
+                **_session(options),
+            )
 
 
-def sft(model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> RunResult:
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[SFTKeywords]) -> RunResult: ...
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[SFTKeywords]) -> Comparison: ...
+def sft(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[SFTKeywords]
+) -> RunResult | Comparison:
     """Supervised fine-tuning: imitate completions. Arguments as in `SFTTrainer`.
 
     Returns:
-        The run's folder, its summary and the trained policy.
+        The run's folder, its summary and the trained policy; with `seeds=N` the comparison of N runs, from `seed` on, in
+        folders of their own below `output`, where a call that was stopped goes on.
 
     Raises:
         InputError: anything that cannot be used, named. RunError: a run that cannot go on.
     """
+    if seeds is not None:
+        return _seeds("sft", model, data, keywords, seeds)
     return SFTTrainer(model, data, **keywords).train()
 
 
-def rl(model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> RunResult:
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RLKeywords]) -> RunResult: ...
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RLKeywords]) -> Comparison: ...
+def rl(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RLKeywords]
+) -> RunResult | Comparison:
     """Reinforcement learning of a language model. Arguments as in `RLTrainer`; returns and raises as `sft` does."""
+    if seeds is not None:
+        return _seeds("rl", model, data, keywords, seeds)
     return RLTrainer(model, data, **keywords).train()
+
+
+def compare(
+    *runs_or_recipes: str | Path | Mapping[str, Any],
+    seeds: int | None = None,
+    grid: str | Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
+    output: str | Path | None = None,
+    verb: str = "rl",
+    changes: Sequence[str] = (),
+    quiet: bool = False,
+    command: str = "",
+) -> Comparison:
+    """Compare runs that exist, or run a grid of recipes × settings × seeds and compare what they reached.
+
+    Args:
+        runs_or_recipes: run folders (or folders of them), or recipes: YAML files or mappings.
+        seeds: of recipes: so many runs of each, from the recipe's `seed` on.
+        grid: of recipes: axes such as "algorithm=grpo,dapo"; every combination is run.
+        metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
+        output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
+            stopped goes on when it is called again with the same output.
+        verb: of recipes: "rl" or "sft".
+        changes: of recipes: overrides "key=value" of every run.
+
+    Returns:
+        A `Comparison`: `rows`, `groups`, `page`, and `frame()` where pandas is installed.
+
+    Raises:
+        InputError: anything that cannot be compared or run, named. RunError: where every run failed.
+
+    Example:
+        reinlm.compare("grpo.yaml", "dapo.yaml", seeds=3, output="runs/cmp").rows
+    """
+    from reinlm.insight.compare import compare_runs, write_page
+
+    given = list(runs_or_recipes)
+    metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
+    if not given:
+        raise InputError("nothing to compare", hint="give run folders, or recipes to run")
+    recipes = [item for item in given if isinstance(item, Mapping) or Path(item).suffix in (".yaml", ".yml")]
+    if recipes and len(recipes) < len(given):
+        folder = next(item for item in given if item not in recipes)
+        raise InputError(
+            f"{folder} is no recipe, and recipes are given beside it", hint="give run folders alone, or recipes alone"
+        )
+    if recipes:
+        trees = [item if isinstance(item, Mapping) else str(item) for item in recipes]
+        planned = plan(trees, grid=grid, changes=changes, seeds=1 if seeds is None else seeds)
+        return _queue(
+            verb, planned, output or f"runs/compare-{time.strftime('%Y%m%d-%H%M%S')}", metrics, quiet, command
+        )
+    for name, value in (("seeds", seeds), ("grid", grid), ("changes", changes)):
+        if value:
+            raise InputError(
+                f"{name} {value} has no effect: {given[0]} is no recipe", hint="give recipes (.yaml) to run"
+            )
+    comparison = compare_runs([str(item) for item in given], metrics=metrics)
+    return replace(comparison, page=write_page(comparison, output)) if output else comparison
+
+
+def _seeds(verb: str, model: Any, data: Any, keywords: Mapping[str, Any], seeds: Any) -> Comparison:
+    """Several seeds of one configuration, as a queue of runs."""
+    loaded, sections, options = _arguments(verb, model, data, keywords)
+    if loaded is not None:
+        raise InputError(
+            "seeds needs a model that each run loads for itself", hint="give a folder or a name in place of the model"
+        )
+    for name in ("resume", "overwrite", "callbacks"):
+        if options.get(name):
+            reason = "a queue of seeds goes on by itself" if name == "resume" else "each run of the queue has its own"
+            raise InputError(f"{name} cannot be given with seeds: {reason}", hint=f"leave {name} out")
+    tree = over(read(options.get("recipe")), sections)
+    run = dict(tree.get("run") or {})
+    output = run.pop("output", None) or f"runs/{verb}-{time.strftime('%Y%m%d-%H%M%S')}"
+    planned = plan([{**tree, **({"run": run} if run else {})}], seeds=seeds)
+    return _queue(verb, planned, output, (), options.get("quiet", False), options.get("command", ""))
+
+
+def _queue(
+    verb: str, planned: Sequence[PlannedRun], output: str | Path, metrics: Sequence[str], quiet: bool, command: str
+) -> Comparison:
+    """Run a queue of one of the verbs; every configuration is checked before the first run starts."""
+    verbs: Mapping[str, tuple[Any, type[Config]]] = {"rl": (rl, RLConfig), "sft": (sft, SFTConfig)}
+    if verb not in verbs:
+        raise unknown("verb of a comparison", verb, verbs)
+    function, kind = verbs[verb]
+    for run in planned:
+        config = _config(kind, run.tree, None)
+        if isinstance(config, RLConfig):
+            resolve(config.algorithm)
+
+    def start(tree: dict[str, Any], resume: bool, overwrite: bool) -> Any:
+        return function(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=command)
+
+    say = Progress(quiet=quiet).say
+    return run_queue(planned, output, start, kind=verb, say=say, metrics=metrics)
 
 
 def evaluate(
@@ -231,6 +360,51 @@ def generate(
     with hushed(quiet=quiet):
         config = _config(GenerateConfig, over(read(recipe), sections), loaded)
         return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
+
+
+def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> str:
+    """Every key that would be in force, with its value and what gave it, as YAML with comments; runs and loads nothing.
+
+    What it returns is a recipe that says the same. A value without another source is a default.
+
+    Args:
+        verb: "sft", "rl", "eval" or "generate".
+        model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
+
+    Raises:
+        InputError: an unknown verb, and settings that the verb would refuse before it reads a file.
+
+    Example:
+        print(reinlm.explain("rl", "PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo"))
+    """
+    if verb not in _KINDS:
+        raise unknown("verb", verb, _KINDS)
+    kind = _KINDS[verb]
+    loaded, sections, options = _arguments(verb, model, data, keywords)
+    given = sections.get("algorithm")
+    composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    with _settings(verb, sections, options) as tree:
+        tree = tree if composed is None else _composed_over(tree, composed)
+        config = _config(kind, tree, loaded)
+        if isinstance(config, RLConfig):
+            check_settings(config, composed or resolve(config.algorithm))
+        return explanation(settings_tree(config, composed), tree.sources)
+
+
+_TRAINING = ("sft", "rl")
+_KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+
+
+def _composed_over(tree: Settings, composed: Algorithm) -> Settings:
+    """Settings with a composed algorithm in place of the one that they name."""
+    spec = algorithm_spec(composed)
+    named = ALGORITHMS.get(spec["base"])
+    its_own = dict(leaves({"algorithm": algorithm_spec(named())})) if named else {}
+    sources = {path: source for path, source in tree.sources.items() if path[0] != "algorithm"}
+    for path, value in leaves({"algorithm": spec}):
+        if path not in its_own or its_own[path] != value or path[1] == "base":
+            sources[path] = PYTHON
+    return Settings({**tree, "algorithm": spec}, sources)
 
 
 def create_model(
@@ -308,7 +482,7 @@ def _objects(
     if data is not None:
         merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
     if output is not None:
-        merged = merge(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
+        merged = over(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
     return loaded, merged
 
 
@@ -366,7 +540,7 @@ def _arguments(
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
     given = _spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
-    loaded, sections = _objects(model, data, given.pop("output", None), given, trains=True)
+    loaded, sections = _objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options
 
 
@@ -383,7 +557,7 @@ def _session(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Settings]:
     """The settings of a run: the recipe, overridden by keywords; on resume config.yaml, overridden by both.
 
     Within the context the working directory of a resumed run is the one in which the run was started
@@ -402,15 +576,26 @@ def _settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, Any]
     if not (Path(output) / "config.yaml").is_file():
         yield tree
         return
-    old = read(Path(output) / "config.yaml")
+    old = read_run(output)
     begun = (old.get("resolved") or {}).get("directory")
-    tree = over(old, tree)
+    old = _other_length(old, tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
-        yield tree
+        yield over(old, tree)
         return
-    tree = merge(tree, {"run": {"output": str(Path(output).absolute())}})
+    source = tree.sources.get(("run", "output"), "")
+    tree = over(tree, {"run": {"output": str(Path(output).absolute())}}, source)
     with contextlib.chdir(begun):
-        yield tree
+        yield over(old, tree)
+
+
+def _other_length(old: Settings, given: Mapping[str, Any]) -> Settings:
+    """The settings of a run that is resumed, without its `training.epochs` where `steps` are given, and the other way round."""
+    training = given.get("training")
+    one = {"steps": "epochs", "epochs": "steps"}
+    gone = {one[name] for name in one if isinstance(training, Mapping) and training.get(name) is not None}
+    kept = {name: value for name, value in (old.get("training") or {}).items() if name not in gone}
+    sources = {path: source for path, source in old.sources.items() if path[1:] not in [(name,) for name in gone]}
+    return Settings({**old, "training": kept}, sources)
 
 
 def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:

@@ -7,7 +7,7 @@ the value is read as YAML too (`optimizer.learning_rate=1e-6`, `reward=[math, fo
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -97,6 +97,11 @@ def dump_yaml(tree: Any) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
+def yaml_nodes(text: str) -> yaml.Node | None:
+    """The nodes of a YAML text, with their places in it."""
+    return yaml.compose(text, Loader=_Loader)
+
+
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """The mapping that a recipe file holds."""
     path = Path(path)
@@ -124,20 +129,13 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
     return merged
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any], unions: Collection[str] = ()) -> dict[str, Any]:
-    """Deep merge of mappings; `changes` wins.
-
-    Args:
-        unions: keys whose value names one of several things, `{name: values}`: another name replaces it.
-    """
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of mappings; `changes` wins. Settings are merged by `reinlm.recipe.over`, which knows their meaning."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            another = key in unions and ("name" in value or old.keys().isdisjoint(value))
-            merged[key] = value if another else merge(old, value, unions)
-        else:
-            merged[key] = value
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]  # mypy does not see `both`
     return merged
 
 

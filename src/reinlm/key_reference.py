@@ -22,7 +22,8 @@ from reinlm.algorithms import ALGORITHMS
 from reinlm.aliases import ALIASES
 from reinlm.classical.registry import catalogue, find
 from reinlm.composition.algorithm import Algorithm
-from reinlm.composition.choices import FIELDS, LISTS, OPTIONAL
+from reinlm.composition.changes import LISTS, OPTIONAL
+from reinlm.composition.choices import FIELDS
 from reinlm.composition.composition import OVERLONG
 from reinlm.composition.document import yaml_text
 from reinlm.config import Config
@@ -33,7 +34,7 @@ from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
-from reinlm.training.config import OF_A_RUN, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
 
 CONFIGS: Mapping[str, type[Config]] = {
@@ -44,7 +45,12 @@ CONFIGS: Mapping[str, type[Config]] = {
     "create-model": CreateConfig,
 }
 """The configuration of each verb of language models."""
-NOT_SET = {"": ("resolved",), "eval": tuple(f"evaluation.{name}" for name in OF_A_RUN)}
+_UNTRAINED = tuple(f"model.{name}" for name in OF_TRAINING)
+NOT_SET = {
+    "": ("resolved",),
+    "eval": (*(f"evaluation.{name}" for name in OF_A_RUN), *_UNTRAINED),
+    "generate": _UNTRAINED,
+}
 """By verb, and for all: keys that runs write, or that belong to other verbs. They cannot be set."""
 
 

@@ -1,8 +1,14 @@
-"""Merge recipe, flags, overrides and keywords into one mapping, from which a configuration is built.
+"""Merge recipe, flags, overrides and keywords into one tree of settings, from which a configuration is built.
 
-Later ones override earlier ones (`over`). A single value may replace a section, as its main key:
-`model: PATH` is `model: {path: PATH}`, and `algorithm: dapo` with `algorithm.kl.coefficient=0.1` over it is
-`{base: dapo, kl: {coefficient: 0.1}}`.
+Later ones go over earlier ones (`over`), by one rule: a given value changes that value and nothing beside it.
+
+- A single value may stand for a section, as its main key: `model: PATH` is `model: {path: PATH}`, and `--reward X` over a
+  section of rewards changes which rewards there are, and not their time limit.
+- Where a key names one of several kinds (`environment: {guess: {tries: 2}}`), the same name keeps the other values, and
+  another name replaces them with its own defaults. In a list of such kinds (rewards, trackers) a mapping changes the item of
+  its name. `optimizer.options` belong to `optimizer.name`.
+- Choices of an algorithm follow `reinlm.composition.changes`; another base comes with its own choices.
+- null removes, and a list replaces a list.
 """
 
 from __future__ import annotations
@@ -12,49 +18,184 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, merge, read_recipe
+from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, read_recipe, redact
 from reinlm.errors import InputError
+from reinlm.parts import load_imports
+from reinlm.sources import RUN_HEADER, Key, leaves, read_sources
 
 MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}
 """Sections that a single value may replace -> the key that the value sets."""
-UNIONS = ("environment", "engine", "functions", "gate", "advantage", "ratio", "selection")
-"""Keys with values {name: values}: a different name replaces the value instead of being merged."""
+NAMED: tuple[Key, ...] = (("environment",), ("rollout", "engine"))
+"""Keys whose value is one of several kinds: NAME, or {NAME: values}."""
+NAMED_LISTS: tuple[Key, ...] = (("reward", "functions"), ("run", "trackers"))
+"""Keys whose value is a list of such kinds, or one of them."""
+DEFAULT_ALGORITHM = "grpo"
+PYTHON = "Python"
+"""The source of what is given by keyword."""
 
 
-def read(recipe: Any) -> dict[str, Any]:
+class Settings(dict[str, Any]):
+    """A tree of settings, and where its values came from.
+
+    Example:
+        >>> over(Settings(), {"rollout": {"group_size": 4}}, "--group-size").sources
+        {('rollout', 'group_size'): '--group-size'}
+    """
+
+    def __init__(self, tree: Mapping[str, Any] | None = None, sources: Mapping[Key, str] | None = None) -> None:
+        super().__init__(tree or {})
+        self.sources = dict(sources or {})
+        """Path of a key -> what gave it: `recipe gsm8k.yaml`, `--reward`, `rollout.group_size=16`, `Python`."""
+
+
+def read(recipe: Any) -> Settings:
     """The settings of a recipe: a YAML file, a mapping, or None for none.
+
+    Of a run's config.yaml the values that the run had from defaults have no source.
 
     Raises:
         InputError: a file that cannot be read, or a value of another type.
     """
     if recipe is None:
-        return {}
+        return Settings()
+    if isinstance(recipe, Settings):
+        return recipe
     if isinstance(recipe, Mapping):
-        return expand_sections(recipe)
-    if isinstance(recipe, str | Path):
-        return expand_sections(read_recipe(recipe))
-    raise InputError(f"recipe: {recipe!r} is neither a file nor a mapping", hint="give a YAML file, or {section: …}")
+        return over(Settings(), recipe)
+    if not isinstance(recipe, str | Path):
+        raise InputError(
+            f"recipe: {recipe!r} is neither a file nor a mapping", hint="give a YAML file, or {section: …}"
+        )
+    name = f"recipe {Path(recipe).name}"
+    found = over(Settings(), read_recipe(recipe), name)
+    text = Path(recipe).read_text(encoding="utf-8")
+    if text.startswith(RUN_HEADER):
+        found.sources = dict.fromkeys(read_sources(text), name)
+    return found
 
 
-def over(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `changes` into `tree`, recursively; `changes` take precedence."""
-    base, changes = expand_sections(tree), expand_sections(changes)
-    if isinstance(base.get("algorithm"), str) and isinstance(changes.get("algorithm"), Mapping):
-        base["algorithm"] = {"base": base["algorithm"]}
-    return merge(base, changes, UNIONS)
+def read_run(folder: str | Path) -> Settings:
+    """What config.yaml in a run folder holds, with the sources that it names."""
+    file = Path(folder) / "config.yaml"
+    return Settings(expand_sections(read_recipe(file)), read_sources(file.read_text(encoding="utf-8")))
 
 
-def override(tree: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
+def over(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:
+    """Lay `changes` over `tree`; neither is changed.
+
+    Args:
+        source: where the changes come from; those that are `Settings` say so themselves.
+    """
+    base, given = expand_sections(tree), expand_sections(changes)
+    if "algorithm" in given and "algorithm" in base:
+        load_imports(given.get("imports") or base.get("imports") or [])
+    sources = dict(tree.sources) if isinstance(tree, Settings) else {}
+    fresh = changes.sources if isinstance(changes, Settings) else dict.fromkeys(_given(given), source)
+    for path in fresh:
+        sources = {key: name for key, name in sources.items() if key[: len(path)] != path}
+    return Settings(_merge(base, given, ()), sources | fresh)
+
+
+def _given(tree: Mapping[str, Any]) -> Iterator[Key]:
+    """The paths of the values that are given; those of an algorithm with all names spelled out."""
+    spelled = dict(tree)
+    algorithm = tree.get("algorithm")
+    if isinstance(algorithm, str):
+        spelled["algorithm"] = {"base": algorithm}
+    elif isinstance(algorithm, Mapping):
+        from reinlm.algorithms import spell_changes  # it imports torch, which a wrong path is refused without
+
+        spelled["algorithm"] = spell_changes(algorithm)
+    for path, _ in leaves(spelled):
+        yield path
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        path, old = (*at, str(key)), merged.get(key)
+        if old is None:
+            merged[key] = value
+        elif path == ("algorithm",):
+            from reinlm.algorithms import merge_specs
+
+            merged[key] = merge_specs(old, value, DEFAULT_ALGORITHM)
+        elif path in NAMED:
+            merged[key] = _named(old, value)
+        elif path in NAMED_LISTS:
+            merged[key] = _named_list(old, value)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            kept = _of_another_optimizer(old, value) if key == "optimizer" else old
+            merged[key] = _merge(kept, value, path)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _of_another_optimizer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of an optimizer without the options of the one that another replaces."""
+    another = "name" in new and new["name"] != old.get("name")
+    return {key: value for key, value in old.items() if key != "options"} if another else old
+
+
+def _name(item: Any) -> str | None:
+    """The name in NAME, {NAME: values} or {name: NAME, …}."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, Mapping):
+        if isinstance(item.get("name"), str):
+            return str(item["name"])
+        return str(next(iter(item))) if len(item) == 1 else None
+    return None
+
+
+def _values(item: Any) -> Mapping[str, Any]:
+    """The values beside the name."""
+    if not isinstance(item, Mapping):
+        return {}
+    if "name" in item:
+        return {key: value for key, value in item.items() if key != "name"}
+    (values,) = item.values()
+    return values if isinstance(values, Mapping) else {}
+
+
+def _named(old: Any, new: Any) -> Any:
+    """One of several kinds: the same name keeps the other values, another one replaces them."""
+    beside = isinstance(old, Mapping) and "name" in old and isinstance(new, Mapping)
+    if beside and "name" not in new and not any(isinstance(value, Mapping) for value in new.values()):
+        return {**old, **new}  # {name: regex, pattern: …} and a value of it
+    name = _name(new)
+    if name is None or name != _name(old):
+        return new
+    values = _merge(_values(old), _values(new), ())
+    if not values:
+        return name
+    spelled = any(isinstance(item, Mapping) and "name" in item for item in (old, new))
+    return {"name": name, **values} if spelled else {name: values}
+
+
+def _named_list(old: Any, new: Any) -> Any:
+    """Several of several kinds: a mapping changes the one of its name, anything else says which there are."""
+    if not isinstance(old, list | tuple):
+        return new if isinstance(new, list | tuple) else _named(old, new)
+    at = [index for index, item in enumerate(old) if _name(item) is not None and _name(item) == _name(new)]
+    if not isinstance(new, Mapping) or len(at) != 1:
+        return new
+    return [_named(item, new) if index == at[0] else item for index, item in enumerate(old)]
+
+
+def override(tree: Mapping[str, Any], words: Iterable[str]) -> Settings:
     """Apply overrides `a.b=value` to `tree`, one after the other.
 
     Raises:
         InputError: a word that is no key=value, or a key that only a run's own file may hold.
     """
-    changed = dict(tree)
+    changed = tree if isinstance(tree, Settings) else over(Settings(), tree)
     for word in words:
         change = apply_overrides({}, [word])
         refuse_resolved(change)
-        changed = over(changed, change)
+        shown = word if redact(change) == change else f"{word.partition('=')[0]}={HIDDEN}"
+        changed = over(changed, change, shown)
     return changed
 
 
@@ -83,7 +224,9 @@ def _is_one_reward(value: Mapping[str, Any]) -> bool:
     """Whether a mapping is one reward, `{name: …}` or `{regex: {…}}`, and not the section of rewards."""
     if "functions" in value:
         return False
-    return "name" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))
+    return (
+        "name" in value or "function" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- placeholders

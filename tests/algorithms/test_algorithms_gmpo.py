@@ -19,7 +19,7 @@ from strategies import padded_batches
 
 def test_it_is_grpo_with_another_gate_and_no_tie():
     mine, grpo = algorithm("gmpo"), algorithm("grpo")
-    assert (mine.gate, mine.kl, mine.weights) == (GeometricMean(0.4), None, sequence_mean)
+    assert (mine.gate, mine.kl, mine.aggregation) == (GeometricMean(0.4), None, sequence_mean)
     assert (mine.advantage, mine.ratio) == (grpo.advantage, grpo.ratio)
     assert algorithm("grpo", gate={"geometric_mean": 0.3}).gate == GeometricMean(0.3)
 

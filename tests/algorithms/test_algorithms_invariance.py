@@ -19,8 +19,8 @@ from strategies import layouts, padded_batches, partition
 
 COVARIANCE = {"fraction": 0.3, "low": 0.0, "high": 100.0}
 CHOSEN = {name: algorithm(name) for name in ALGORITHMS} | {
-    "prompts": algorithm("dapo", weights="prompt_mean"),
-    "budget": algorithm("grpo", weights={"constant_budget": 4}),
+    "prompts": algorithm("dapo", aggregation="prompt_mean"),
+    "budget": algorithm("grpo", aggregation={"constant_budget": 4}),
     "turns": algorithm("gspo", ratio="turn"),
     "normalized": algorithm("grpo", corrections=[{"truncated": 1.005}, "self_normalized"]),
     "sequence weights": algorithm("dapo", corrections={"masked": [0.98, 1.02, "sequence"]}),

@@ -21,9 +21,9 @@ def changed(base, recipe, **changes):
 
 VARIANTS = {name: (algorithm(name), oracles.RECIPES[name]) for name in oracles.RECIPES} | {
     "k2": changed("grpo", {"kl": "k2"}, kl={"estimator": "k2"}),
-    "budget": changed("grpo", {"weights": 5}, weights={"constant_budget": 5}),
-    "prompts": changed("dapo", {"weights": "prompt"}, weights="prompt_mean"),
-    "sums": changed("dapo", {"weights": "sum"}, weights="sequence_sum"),
+    "budget": changed("grpo", {"weights": 5}, aggregation={"constant_budget": 5}),
+    "prompts": changed("dapo", {"weights": "prompt"}, aggregation="prompt_mean"),
+    "sums": changed("dapo", {"weights": "sum"}, aggregation="sequence_sum"),
     "turns": changed("gspo", {"ratio": "turn"}, ratio="turn"),
     "products": changed("gspo", {"ratio": "product"}, ratio="sequence_product"),
     "asked for": changed("dapo", {"ratio": "sequence"}, ratio={"sequence": {"allow_token_mean": True}}),

@@ -49,7 +49,7 @@ def test_rl_takes_a_loaded_model_rows_a_closure_and_an_algorithm(tmp_path: Path)
 
     model, tokenizer = tiny()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    chosen = algorithm("grpo", kl=None, gate=Clip(0.1, 0.3), weights=token_mean, name="mine")
+    chosen = algorithm("grpo", kl=None, gate=Clip(0.1, 0.3), aggregation=token_mean, name="mine")
     result = reinlm.rl((model, tokenizer), ROWS, reward=odd, algorithm=chosen, output=tmp_path / "run", **SMALL)
     assert result.policy.model is model
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())

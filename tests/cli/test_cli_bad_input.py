@@ -129,7 +129,7 @@ def test_an_unknown_algorithm_is_named_with_the_nearest(rl):
 
 
 def test_choices_that_contradict_each_other_are_refused_with_a_reason(rl):
-    refused(rl("algorithm={base: gspo, weights: token_mean}"), "one ratio a sequence under a token mean")
+    refused(rl("algorithm={base: gspo, aggregation: token_mean}"), "one ratio a sequence under a token mean")
 
 
 def test_an_unknown_reward_is_named_with_the_nearest(rl):

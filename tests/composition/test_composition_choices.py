@@ -24,6 +24,7 @@ from reinlm.objectives import (
     GroupStandardize,
     SequenceRatio,
     TokenRatio,
+    Whitened,
     prompt_mean,
     sequence_mean,
     sequence_sum,
@@ -45,13 +46,13 @@ def refused(**changes):
 def test_grpo_is_the_papers():
     mine = grpo()
     assert mine.advantage == GroupStandardize(epsilon=1e-6, bessel=False)
-    assert (mine.ratio, mine.gate, mine.weights) == (TokenRatio(), Clip(0.2, 0.2), sequence_mean)
+    assert (mine.ratio, mine.gate, mine.aggregation) == (TokenRatio(), Clip(0.2, 0.2), sequence_mean)
     assert mine.kl == KL("k3", 0.04)
     assert (mine.shapers, mine.filters) == ((), ())
 
 
 def test_dapo_is_grpo_that_clips_higher_weighs_tokens_alike_filters_and_shapes():
-    changed = replace(grpo(), name="dapo", gate=Clip(0.2, 0.28), weights=token_mean, kl=None, source=dapo().source)
+    changed = replace(grpo(), name="dapo", gate=Clip(0.2, 0.28), aggregation=token_mean, kl=None, source=dapo().source)
     changed = replace(changed, updates=Updates(minibatches=16))
     assert dapo() == replace(changed, filters=(MixedOutcomes(),), shapers=(SoftOverlong(),))
 
@@ -94,12 +95,12 @@ def test_every_name_builds_the_algorithm_of_that_name_and_cites_its_paper(name):
         ({"advantage": "group_center"}, "advantage", GroupCenter()),
         ({"advantage": {"group_standardize": {"bessel": True}}}, "advantage", GroupStandardize(bessel=True)),
         ({"advantage": {"group_standardize": [1e-4, True]}}, "advantage", GroupStandardize(1e-4, True)),
-        ({"weights": "token_mean"}, "weights", token_mean),
-        ({"weights": {"prompt_mean": None}}, "weights", prompt_mean),
-        ({"weights": "sequence_sum"}, "weights", sequence_sum),
-        ({"weights": sequence_mean}, "weights", sequence_mean),
-        ({"weights": {"constant_budget": 3000}}, "weights", ConstantBudget(3000)),
-        ({"weights": ConstantBudget(9)}, "weights", ConstantBudget(9)),
+        ({"aggregation": "token_mean"}, "aggregation", token_mean),
+        ({"aggregation": {"prompt_mean": None}}, "aggregation", prompt_mean),
+        ({"aggregation": "sequence_sum"}, "aggregation", sequence_sum),
+        ({"aggregation": sequence_mean}, "aggregation", sequence_mean),
+        ({"aggregation": {"constant_budget": 3000}}, "aggregation", ConstantBudget(3000)),
+        ({"aggregation": ConstantBudget(9)}, "aggregation", ConstantBudget(9)),
         ({"kl": None}, "kl", None),
         ({"kl": KL("k2", 0.1)}, "kl", KL("k2", 0.1)),
         ({"kl": {"coefficient": 0.01}}, "kl", KL("k3", 0.01)),
@@ -147,7 +148,7 @@ def own_filter(group):
         {"name": "mine"},
         {"name": "dapo", "kl": [{"coefficient": 1e-3, "estimator": "k2"}]},
         {
-            "weights": {"constant_budget": 77},
+            "aggregation": {"constant_budget": 77},
             "advantage": "group_center",
             "critic": None,
             "kl": None,
@@ -160,7 +161,7 @@ def own_filter(group):
             "filters": {"mixed_outcomes": "math"},
             "shapers": {"soft_overlong": {"max_length": 100, "cache": 10}},
         },
-        {"filters": None, "shapers": None, "weights": "prompt_mean", "ratio": "token"},
+        {"filters": None, "shapers": None, "aggregation": "prompt_mean", "ratio": "token"},
     ],
 )
 def test_a_description_rebuilds_the_same_algorithm_through_yaml(name, changes):
@@ -186,7 +187,7 @@ def test_a_description_spells_every_choice_out():
         "advantage": {"group_standardize": {"epsilon": 1e-6, "bessel": False}},
         "ratio": {"token": {"against": "old"}},
         "gate": {"clip": {"low": 0.2, "high": 0.28, "dual": None}},
-        "weights": "token_mean",
+        "aggregation": "token_mean",
         "corrections": [],
         "terms": [],
         "constraints": [],
@@ -244,7 +245,7 @@ def test_an_unknown_algorithm_is_told_the_nearest():
     [
         ({"gates": "clip"}, "unknown choice of grpo 'gates'", "did you mean 'gate'?"),
         ({"gate": "clipp"}, "unknown gate 'clipp'", "did you mean 'clip'?"),
-        ({"weights": {"tokens": 1}}, "unknown weights 'tokens'", "did you mean 'token_mean'?"),
+        ({"aggregation": {"tokens": 1}}, "unknown aggregation 'tokens'", "did you mean 'token_mean'?"),
         ({"gate": {3: 1}}, "unknown gate '3'", "allowed: clip, "),
         ({"gate": [0.1, 0.2]}, "gate: cannot read [0.1, 0.2]", "names: none, clip"),
         ({"gate": {"clip": 0.1, "other": 1}}, "gate: cannot read {'clip': 0.1, 'other': 1}", "{name: values}"),
@@ -259,8 +260,8 @@ def test_an_unknown_algorithm_is_told_the_nearest():
             "clip takes 3 values, not 4: [0.1, 0.2, 3.0, 4.0]",
             "low, high, dual",
         ),
-        ({"weights": {"token_mean": 3}}, "token_mean takes no values: 3", "write token_mean alone"),
-        ({"weights": {"token_mean": {"x": 3}}}, "token_mean takes no values: {'x': 3}", "write token_mean alone"),
+        ({"aggregation": {"token_mean": 3}}, "token_mean takes no values: 3", "write token_mean alone"),
+        ({"aggregation": {"token_mean": {"x": 3}}}, "token_mean takes no values: {'x': 3}", "write token_mean alone"),
         ({"gate": {"clip": "a"}}, "clip.low: input should be a valid number (given: 'a')", None),
         ({"gate": {"clip": True}}, "clip.low: input should be a valid number (given: True)", None),
         (
@@ -268,9 +269,13 @@ def test_an_unknown_algorithm_is_told_the_nearest():
             "group_standardize.bessel: input should be a valid boolean (given: 'no')",
             None,
         ),
-        ({"weights": "constant_budget"}, "constant_budget needs a value for 'length'", "{constant_budget: value}"),
-        ({"weights": {"constant_budget": 0}}, "algorithm grpo: a constant budget needs a length of at least 1", None),
-        ({"weights": {"constant_budget": 1.5}}, "constant_budget.length: input should be a valid integer", None),
+        ({"aggregation": "constant_budget"}, "constant_budget needs a value for 'length'", "{constant_budget: value}"),
+        (
+            {"aggregation": {"constant_budget": 0}},
+            "algorithm grpo: a constant budget needs a length of at least 1",
+            None,
+        ),
+        ({"aggregation": {"constant_budget": 1.5}}, "constant_budget.length: input should be a valid integer", None),
         ({"gate": {"clip": [0.0, 0.2]}}, "algorithm grpo: clip: low must be in (0, 1]", None),
         ({"gate": {"clip": [0.2, -1]}}, "algorithm grpo: clip: high must be more than 0", None),
         (
@@ -278,7 +283,9 @@ def test_an_unknown_algorithm_is_told_the_nearest():
             "algorithm grpo: epsilon must be at least 0 and finite, not -1.0",
             None,
         ),
-        ({"kl": "k2"}, "kl: 'k2' is no KL choice", "null for none, or {estimator: k3, coefficient: 0.04}"),
+        ({"kl": True}, "kl: True is no KL choice", "null for none, a coefficient (0.04), an estimator (k3), or {"),
+        ({"kl": ["k3", 0.1]}, "kl: a list holds several KL terms, not the values of one", "{estimator: k3, "),
+        ({"advantage": {"whitened": None}}, "advantage: there is no whitened to remove", "leave whitened: null out"),
         ({"kl": {"coeff": 1}}, "unknown value of kl 'coeff'", "did you mean 'coefficient'?"),
         ({"kl": {"coefficient": "x"}}, "kl.coefficient: input should be a valid number (given: 'x')", None),
         ({"kl": {"coefficient": -1}}, "algorithm grpo: the KL coefficient must be at least 0 and finite, not -1", None),
@@ -291,9 +298,9 @@ def test_an_unknown_algorithm_is_told_the_nearest():
         ({"name": ""}, "name: '' is no name for an algorithm", "a text such as my_grpo"),
         ({"name": 3}, "name: 3 is no name for an algorithm", "a text such as my_grpo"),
         (
-            {"ratio": "sequence", "weights": "token_mean"},
+            {"ratio": "sequence", "aggregation": "token_mean"},
             "algorithm grpo: one ratio a sequence under a token mean lets long answers weigh more than short ones; "
-            "take weights=sequence_mean, or ratio=token",
+            "take aggregation=sequence_mean, or ratio=token",
             None,
         ),
         (
@@ -313,7 +320,7 @@ def test_what_cannot_be_is_refused_by_name(change, message, hint):
 def test_contradictions_are_found_between_a_base_and_a_change():
     with pytest.raises(InputError, match=r"^algorithm dapo: one ratio a sequence under a token mean"):
         algorithm("dapo", ratio="sequence")
-    assert algorithm("dapo", ratio="sequence", weights="sequence_mean").ratio == SequenceRatio()
+    assert algorithm("dapo", ratio="sequence", aggregation="sequence_mean").ratio == SequenceRatio()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +353,7 @@ def test_a_recipe_of_0_1_names_the_same_algorithms(recwarn):
 def test_an_earlier_name_of_a_value_is_read_and_told_the_new_one():
     with pytest.warns(FutureWarning, match=r"^gae: smoothing is named gae_lambda; say gae_lambda$"):
         mine = algorithm("ppo", advantage={"gae": {"smoothing": 0.5}})
-    assert mine.advantage == GAE(gae_lambda=0.5)
+    assert mine.advantage == Whitened(GAE(gae_lambda=0.5, bootstrap_truncated=False))
     with pytest.raises(InputError, match=r"^gae: discount and gamma are one value, given twice"):
         algorithm("ppo", advantage={"gae": {"discount": 0.5, "gamma": 0.5}})
     with pytest.raises(InputError, match=r"^unknown value of clip 'smoothing'"):

@@ -205,7 +205,7 @@ def test_every_rung_has_a_card_and_stands_on_another():
         {"kl": []},
         {"overlong": "filter_before_baseline"},
         {"ratio": {"turn": {"against": "rollout"}}},
-        {"ratio": {"sequence": {"allow_token_mean": True}}, "weights": "token_mean"},
+        {"ratio": {"sequence": {"allow_token_mean": True}}, "aggregation": "token_mean"},
         {"gate": {"soft": [1.0, 2.0]}},
         {"gate": {"truncated_weight": {"cap": 3.0}}},
         {"gate": {"clip": {"dual": 3.0}}},
@@ -307,7 +307,7 @@ def test_an_unknown_treatment_of_overlong_answers_is_told_what_there_is():
         ({"kl": {"controller": {"schulmann": 0.1}}}, "unknown controller 'schulmann'"),
         ({"entropy": "bonus"}, "unknown entropy 'bonus'"),
         ({"entropy": [0.1, "high"]}, "entropy.target: input should be a valid number"),
-        ({"advantage": {"whitened": {"gaee": 1}}}, "whitened needs a value for 'advantage'"),
+        ({"advantage": {"whitened": {"gaee": 1}}}, "unknown advantage 'gaee'"),
         ({"advantage": {"n_step": {"n": 1.5}}}, "n_step.n: input should be a valid integer"),
     ],
 )
@@ -318,7 +318,7 @@ def test_what_cannot_be_read_is_named(changes, told):
 
 
 def test_one_mapping_cannot_change_two_ties():
-    with pytest.raises(InputError, match=r"ppo_penalty has 2 KL terms") as error:
+    with pytest.raises(InputError, match=r"kl: there are 2 KL terms") as error:
         algorithm("ppo_penalty", kl={"coefficient": 0.1})
     assert error.value.hint == "give the whole list"
 

@@ -60,7 +60,7 @@ def plain_term(logprobs, signals, outputs):
 
 def test_a_term_is_weighed_as_the_gate_is_and_follows_its_column():
     """Two answers of 2 and 1 tokens under a sequence mean: weights 1/4, 1/4, 1/2."""
-    chosen = algorithm("dr_grpo", weights="sequence_mean", terms={"nll": [0.5, "loss_weight"]})
+    chosen = algorithm("dr_grpo", aggregation="sequence_mean", terms={"nll": [0.5, "loss_weight"]})
     assert chosen.terms == (NegativeLogLikelihood(0.5, "loss_weight"),)
     layout, logprobs = Layout.from_lengths([2, 1]), d([-1.0, -2.0, -4.0]).requires_grad_()
     signals = chosen.prepare(layout, d([0.0] * 3), columns={"loss_weight": d([1.0, 0.0, 2.0])})
@@ -68,7 +68,7 @@ def test_a_term_is_weighed_as_the_gate_is_and_follows_its_column():
     loss.value.backward()
     assert loss.value.item() == pytest.approx(0.5 * (1.0 / 4 + 2 * 4.0 / 2))
     assert logprobs.grad.tolist() == pytest.approx([-0.125, 0.0, -0.5])
-    every = algorithm("dr_grpo", weights="sequence_mean", terms="nll")
+    every = algorithm("dr_grpo", aggregation="sequence_mean", terms="nll")
     assert every.needs_columns == frozenset()
     found = every.loss(logprobs, every.prepare(layout, d([0.0] * 3)), every.initial_state())
     assert found.value.item() == pytest.approx(0.1 * (1 / 4 + 2 / 4 + 4 / 2))
@@ -91,7 +91,7 @@ def test_slices_of_a_step_with_a_term_add_up():
 
 
 def test_a_users_term_reads_what_it_names_through_the_padded_adapter():
-    chosen = algorithm("dr_grpo", weights="token_mean", terms=[Towards(), plain_term])
+    chosen = algorithm("dr_grpo", aggregation="token_mean", terms=[Towards(), plain_term])
     assert (chosen.needs_teacher_logprobs, chosen.needs_entropy) == (True, True)
     assert chosen.needs_columns == {"loss_weight"}
     mask = torch.tensor([[True, True, False]])

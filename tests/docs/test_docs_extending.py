@@ -76,7 +76,7 @@ def test_an_algorithm_has_its_choices_and_its_updates(tmp_path: Path) -> None:
     _, folder = play("An algorithm", tmp_path, rollout={"batch_size": 64})
     assert "centred" in [card.name for card in ladder()]
     algorithm: Any = reinlm.algorithm("centred")
-    assert (algorithm.gate.high, algorithm.kl, algorithm.weights.__name__) == (0.28, None, "token_mean")
+    assert (algorithm.gate.high, algorithm.kl, algorithm.aggregation.__name__) == (0.28, None, "token_mean")
     manifest = load_state(folder / "checkpoints" / "last")["run"]
     assert manifest["algorithm"]["updates"] == algorithm.updates.minibatches == 2
 

@@ -254,7 +254,7 @@ def test_trackers_are_imported_when_they_are_used() -> None:
         ({"trackers": ["tensorboard"], "tensorboard": True}, [{"tensorboard": {}}]),
         (
             {"trackers": ["trackio"], "tensorboard": False},
-            [{"trackio": {"project": "reinlm", "name": None, "space_id": None}}],
+            [{"trackio": {"project": "reinlm", "name": None, "group": None, "space_id": None}}],
         ),
     ],
 )

@@ -331,7 +331,7 @@ def test_7_remax_and_opo():
 def test_7_aggregations_at_ratio_one():
     layout, advantages = Layout.from_lengths([2, 4], 2), d([1.0] * 2 + [-1.0] * 4)
     found = {}
-    for name, changes in (("grpo", {"kl": None}), ("dapo", {}), ("dr_grpo", {"weights": {"constant_budget": 8}})):
+    for name, changes in (("grpo", {"kl": None}), ("dapo", {}), ("dr_grpo", {"aggregation": {"constant_budget": 8}})):
         chosen = algorithm(name, **changes)
         s = chosen.prepare(layout, advantages)
         loss = chosen.loss(d([0.0] * 6), s, chosen.initial_state()).value.item()

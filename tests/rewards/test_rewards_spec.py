@@ -212,7 +212,7 @@ def test_a_reward_of_a_users_file_is_a_part_with_values_and_runs_in_a_worker(par
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("close_of_a_tst", "unknown reward 'close_of_a_tst'.*did you mean 'close_of_a_test'.*Allowed: .*exact_match"),
+        ("close_of_a_tst", "unknown reward 'close_of_a_tst'.*did you mean 'close_of_a_test'.*name one: .*exact_match"),
         ({"close_of_a_test": {"scal": 2}}, "reward 'close_of_a_test': unknown key 'scal'.*did you mean 'scale'"),
         ({"close_of_a_test": {"scale": "x"}}, "reward 'close_of_a_test': scale: .*given: 'x'"),
         ({"close_of_a_test": {"scale": 0}}, r"'close_of_a_test': build raised ValueError: scale 0 \(.*parts.py:12\)"),

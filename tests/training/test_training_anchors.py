@@ -167,7 +167,7 @@ def test_the_full_divergence_from_the_old_policy_is_0_at_the_first_update_and_pu
     tmp_path: Path,
 ) -> None:
     """Two passes over one minibatch: the second update's gradient has 0.7/N Σ_t KL(π_old ‖ π_θ) at the first one's weights."""
-    plain = {"base": "grpo", "gate": "none", "kl": None, "weights": "token_mean"}
+    plain = {"base": "grpo", "gate": "none", "kl": None, "aggregation": "token_mean"}
     one, _ = moved(tmp_path / "one", algorithm=plain)
     one_tied, first = moved(tmp_path / "one_tied", algorithm={**plain, "kl": PENALTY})
     assert close(one, one_tied, 1e-12)
@@ -211,7 +211,7 @@ def test_the_forward_divergence_from_the_reference_in_the_loss_moves_the_weights
 ) -> None:
     path = saved(tmp_path / "sft", seed=5)
     kl = {"estimator": "full", "coefficient": 0.3, "direction": "forward"}
-    plain = {"base": "grpo", "kl": None, "weights": "token_mean"}
+    plain = {"base": "grpo", "kl": None, "aggregation": "token_mean"}
     free, _ = moved(tmp_path / "free", algorithm=plain)
     tied, result = moved(tmp_path / "tied", algorithm={**plain, "kl": kl}, reference={"path": path})
     model = tiny()[0]
@@ -223,7 +223,7 @@ def test_the_forward_divergence_from_the_reference_in_the_loss_moves_the_weights
 
 
 REWARD_KL = {"estimator": "full", "coefficient": 0.3, "placement": "token_reward"}
-RETURNS = {"base": "reinforce", "kl": None, "advantage": {"returns": {"gamma": 1.0}}, "weights": "token_mean"}
+RETURNS = {"base": "reinforce", "kl": None, "advantage": {"returns": {"gamma": 1.0}}, "aggregation": "token_mean"}
 
 
 def sums_to_come(values: torch.Tensor, lengths: list[int]) -> torch.Tensor:

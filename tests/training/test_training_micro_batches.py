@@ -123,7 +123,7 @@ def logprobs_of(name: str, policy: Policy, batch: TokenBatch) -> torch.Tensor:
 
 def scale_of(name: str, batch: TokenBatch, prepared: Prepared) -> float:
     """Σ |w A|, what the loss is made of."""
-    weights = algorithm(name).weights(batch.layout, Counts.of(batch.layout))
+    weights = algorithm(name).aggregation(batch.layout, Counts.of(batch.layout))
     return float((weights.double() * prepared.advantages).abs().sum())
 
 

@@ -18,18 +18,22 @@ from reinlm.composition import (
     Shaper,
     SoftOverlong,
     Updates,
-    algorithm_spec,
     compose,
+    merge_changes,
+    spell_changes,
 )
+from reinlm.composition import algorithm_spec as spec_of
 from reinlm.errors import InputError
 from reinlm.renamed import renamed
 
 
 def algorithm(name: str, /, **changes: Any) -> Algorithm:
-    """A named algorithm, with any of its choices replaced.
+    """A named algorithm, with any of its choices changed.
 
     A change is a choice object or its value in recipe syntax: `gate=Clip(0.2, 0.3)`, `gate={"clip": [0.2, 0.3]}`,
-    `ratio="sequence"`, `weights="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, and `name="mine"` to rename it.
+    `ratio="sequence"`, `aggregation="token_mean"`, `kl=None`, `kl={"coefficient": 0.01}`, `kl=0.01`, `kl="k3"`, and
+    `name="mine"` to rename it. A given value changes that value and nothing beside it: `gate={"clip": {"high": 0.3}}` keeps
+    the clip's `low`, and another kind than the one that is there comes with its own defaults (`reinlm.composition.changes`).
 
     Case, hyphens and underscores in the name make no difference.
 
@@ -59,6 +63,43 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
     return algorithm(base, **changes)
 
 
+def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
+    """The algorithm as a mapping in recipe syntax with every choice explicit; `resolve` builds an equal one from it.
+
+    Of choices that no recipe can name it holds the class name and the fields.
+    """
+    named = ALGORITHMS.get(algorithm.base or algorithm.name)
+    return spec_of(algorithm, named and named())
+
+
+def merge_specs(old: Any, new: Any, default: str) -> Any:
+    """The algorithm that a recipe names, after a change of it: what `old` and then `new` say, in recipe syntax.
+
+    Args:
+        old, new: a name, or a mapping of changes, with `base` or without.
+        default: the base of a mapping without one.
+
+    Example:
+        >>> merge_specs("dapo", {"kl": {"coefficient": 0.1}}, "grpo")
+        {'base': 'dapo', 'kl': {'coefficient': 0.1}}
+    """
+    if not all(isinstance(spec, str | Mapping) for spec in (old, new)):
+        return new
+    before, after = ({"base": spec} if isinstance(spec, str) else dict(spec) for spec in (old, new))
+    base = before.pop("base", default)
+    named = after.pop("base", base)
+    if not (isinstance(base, str) and isinstance(named, str)):
+        return new
+    base = algorithm_name(base)
+    if algorithm_name(named) != base:
+        return new
+    changes = merge_changes(ALGORITHMS[base](), before, after)
+    if not changes:
+        return base
+    spelled = any(isinstance(spec, str) or "base" in spec for spec in (old, new))
+    return ({"base": base} if spelled else {}) | changes
+
+
 for _module in pkgutil.iter_modules(__path__):  # importing the file of an algorithm registers it
     import_module(f"{__name__}.{_module.name}")
 
@@ -79,7 +120,9 @@ __all__ = [
     "algorithm_name",
     "algorithm_spec",
     "ladder",
+    "merge_specs",
     "resolve",
+    "spell_changes",
 ]
 
 renamed(

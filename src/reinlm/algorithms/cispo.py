@@ -29,7 +29,7 @@ def cispo() -> Algorithm:
         ratio=TokenRatio(),
         gate=TruncatedWeight(cap=5.0),
         kl=None,
-        weights=token_mean,
+        aggregation=token_mean,
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
         updates=Updates(passes=1, minibatches=16),

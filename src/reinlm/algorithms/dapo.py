@@ -28,7 +28,7 @@ def dapo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.28),
         kl=None,
-        weights=token_mean,
+        aggregation=token_mean,
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
         updates=Updates(passes=1, minibatches=16),

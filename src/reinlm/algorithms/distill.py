@@ -29,6 +29,6 @@ def distill() -> Algorithm:
         ratio=TokenRatio(),
         gate=NoGate(),
         kl=None,
-        weights=token_mean,
+        aggregation=token_mean,
         updates=Updates(passes=1, minibatches=1),
     )

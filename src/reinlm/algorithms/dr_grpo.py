@@ -29,6 +29,6 @@ def dr_grpo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
         kl=None,
-        weights=ConstantBudget(3000),
+        aggregation=ConstantBudget(3000),
         updates=Updates(passes=1, minibatches=8),
     )

@@ -28,6 +28,6 @@ def gmpo() -> Algorithm:
         ratio=TokenRatio(),
         gate=GeometricMean(0.4),
         kl=None,
-        weights=sequence_mean,
+        aggregation=sequence_mean,
         updates=Updates(passes=1, minibatches=8),
     )

@@ -29,6 +29,6 @@ def grpo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
         kl=KL(estimator="k3", coefficient=0.04),
-        weights=sequence_mean,
+        aggregation=sequence_mean,
         updates=Updates(passes=1, minibatches=1),
     )

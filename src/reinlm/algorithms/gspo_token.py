@@ -22,6 +22,6 @@ def gspo_token() -> Algorithm:
         ratio=SequenceTokenRatio(),
         gate=Clip(3e-4, 4e-4),
         kl=None,
-        weights=sequence_mean,
+        aggregation=sequence_mean,
         updates=Updates(passes=1, minibatches=4),
     )

@@ -84,7 +84,7 @@ def ladder() -> list[Card]:
     return sorted(CARDS.values(), key=lambda card: card.published)
 
 
-COLUMNS = ("name", "advantage", "ratio", "gate", "kl", "weights", "critic", "source")
+COLUMNS = ("name", "advantage", "ratio", "gate", "kl", "aggregation", "critic", "source")
 
 
 def table() -> list[dict[str, str]]:
@@ -97,7 +97,7 @@ def table() -> list[dict[str, str]]:
                 "name": card.name,
                 **{kind: short(tree[kind]) for kind in ("advantage", "ratio", "gate")},
                 "kl": short_kl(tree["kl"]),
-                "weights": short(tree["weights"]),
+                "aggregation": short(tree["aggregation"]),
                 "critic": "yes" if tree["critic"] else "no",
                 "source": card.source,
             }

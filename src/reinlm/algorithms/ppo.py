@@ -30,7 +30,7 @@ def ppo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
         kl=KL(estimator="k1", coefficient=0.05, placement="token_reward"),
-        weights=token_mean,
+        aggregation=token_mean,
         critic=Critic(clip=0.2, coefficient=0.5),
         updates=Updates(passes=4, minibatches=1),
     )

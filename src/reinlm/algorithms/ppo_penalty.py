@@ -30,7 +30,7 @@ def ppo_penalty() -> Algorithm:
             KL(estimator="k1", coefficient=0.05, placement="token_reward"),
             KL(estimator="k3", coefficient=1.0, anchor="old", controller=SchulmanRule(target=0.01)),
         ),
-        weights=token_mean,
+        aggregation=token_mean,
         critic=Critic(clip=0.2, coefficient=0.5),
         updates=Updates(passes=4, minibatches=1),
     )

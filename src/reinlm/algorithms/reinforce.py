@@ -30,6 +30,6 @@ def reinforce() -> Algorithm:
         ratio=TokenRatio(),
         gate=NoGate(),
         kl=None,
-        weights=sequence_sum,
+        aggregation=sequence_sum,
         updates=Updates(passes=1, minibatches=1),
     )

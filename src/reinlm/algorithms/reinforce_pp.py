@@ -28,6 +28,6 @@ def reinforce_pp() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
         kl=KL(estimator="k1", coefficient=0.001, placement="token_reward"),
-        weights=token_mean,
+        aggregation=token_mean,
         updates=Updates(passes=4, minibatches=1),
     )

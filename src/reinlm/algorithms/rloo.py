@@ -28,6 +28,6 @@ def rloo() -> Algorithm:
         ratio=TokenRatio(),
         gate=NoGate(),
         kl=KL(estimator="k1", coefficient=0.03, placement="sequence_reward"),
-        weights=sequence_sum,
+        aggregation=sequence_sum,
         updates=Updates(passes=1, minibatches=1),
     )

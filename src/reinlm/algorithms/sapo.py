@@ -28,6 +28,6 @@ def sapo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Soft(positive=1.0, negative=1.05),
         kl=None,
-        weights=sequence_mean,
+        aggregation=sequence_mean,
         updates=Updates(passes=1, minibatches=4),
     )

@@ -30,7 +30,7 @@ def scaling_grpo() -> Algorithm:
         ratio=TokenRatio(),
         gate=Clip(0.2, 0.2),
         kl=KL(estimator="k3_unbiased", coefficient=0.001),
-        weights=sequence_mean,
+        aggregation=sequence_mean,
         sequence_mask=OffPolicyMask(threshold=0.1),
         updates=Updates(passes=1, minibatches=4),
     )

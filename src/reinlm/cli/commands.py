@@ -13,6 +13,7 @@ import typer
 
 import reinlm
 from reinlm.cli.app import command
+from reinlm.cli.compare import print_comparison
 from reinlm.cli.messages import complain
 from reinlm.cli.options import (
     Arguments,
@@ -21,6 +22,7 @@ from reinlm.cli.options import (
     Debug,
     Environment,
     EvalData,
+    Explain,
     MaxNewTokens,
     Model,
     Output,
@@ -30,6 +32,7 @@ from reinlm.cli.options import (
     Reward,
     Samples,
     Seed,
+    Seeds,
     Steps,
     Temperature,
 )
@@ -64,9 +67,11 @@ def sft(
     output: Output = None,
     steps: Steps = None,
     seed: Seed = None,
+    seeds: Seeds = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Supervised fine-tuning: imitate completions.
@@ -74,9 +79,13 @@ def sft(
     Rows have prompt + completion, messages, or text.
     """
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree("sft", arguments, flags)
+    tree = _tree("sft", arguments, flags, explain=explain)
+    if explain:
+        typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
+        return
     _one_thread()
-    print_result(reinlm.sft(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
+    _show(reinlm.sft(recipe=tree, **options, **_given({"seeds": seeds})))
 
 
 @command()
@@ -91,9 +100,11 @@ def rl(
     output: Output = None,
     steps: Steps = None,
     seed: Seed = None,
+    seeds: Seeds = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Reinforcement learning: improve a model against a reward.
@@ -102,9 +113,13 @@ def rl(
     of its own; then --reward may be left out.
     """
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}))
+    tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}), explain=explain)
+    if explain:
+        typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
+        return
     _one_thread()
-    print_result(reinlm.rl(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=_command()))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
+    _show(reinlm.rl(recipe=tree, **options, **_given({"seeds": seeds})))
 
 
 @command("eval")
@@ -122,6 +137,7 @@ def evaluate(
     seed: Seed = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
@@ -130,7 +146,10 @@ def evaluate(
     """
     settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}))
+    tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}), explain=explain)
+    if explain:
+        typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
+        return
     _one_thread()
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
@@ -156,6 +175,7 @@ def generate(
     seed: Seed = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    explain: Explain = False,
     debug: Debug = False,
 ) -> None:
     """Sample from a model.
@@ -166,7 +186,10 @@ def generate(
     flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    tree = _tree("generate", arguments, flags)
+    tree = _tree("generate", arguments, flags, explain=explain)
+    if explain:
+        typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
+        return
     _one_thread()
     for answers in reinlm.generate(recipe=tree, quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
@@ -329,14 +352,36 @@ def _flags(
     )
 
 
-def _tree(verb: str, arguments: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Merge recipe, flags and overrides; later ones take precedence."""
+def _tree(verb: str, arguments: list[str] | None, flags: dict[str, Any], *, explain: bool = False) -> dict[str, Any]:
+    """Merge recipe, flags and overrides; later ones take precedence. Each value keeps what gave it."""
     from reinlm.recipe import over, override, read
 
     recipe, overrides = recipe_and_overrides(arguments or (), verb)
-    tree = override(over(read(recipe), flags), overrides)
-    _refuse_missing(tree)
+    tree = read(recipe)
+    for section, value in flags.items():
+        keys = value if isinstance(value, dict) else {"": None}
+        for key in keys:
+            given = {key: keys[key]} if key else value
+            tree = over(tree, {section: given}, _flag(section, key))
+    tree = override(tree, overrides)
+    if not explain:
+        _refuse_missing(tree)
     return tree
+
+
+def _flag(section: str, key: str) -> str:
+    """The flag that gives a key of a section."""
+    name = f"{section}.{key}" if key else section
+    return _FLAGS.get(name, "--" + (key or section).replace("_", "-"))
+
+
+_FLAGS = {
+    "evaluation.data": "--eval-data",
+    "run.output": "--output",
+    "system_prompt": "--system",
+    "prompts": "--prompt",
+}
+"""Sections and keys whose flag has another name."""
 
 
 def _refuse_missing(tree: Mapping[str, Any]) -> None:
@@ -351,6 +396,14 @@ def _refuse_missing(tree: Mapping[str, Any]) -> None:
             refused = find(place) if isinstance(place, str) and place.strip() else None
             if refused is not None:
                 raise refused
+
+
+def _show(result: Any) -> None:
+    """What a run reached, or with --seeds the comparison of its runs."""
+    if hasattr(result, "groups"):
+        print_comparison(result)
+    else:
+        print_result(result)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

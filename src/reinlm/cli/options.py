@@ -18,7 +18,7 @@ Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Pa
 EvalData = Annotated[str | None, typer.Option(help="Prompts that training never sees.")]
 Reward = Annotated[
     list[str] | None,
-    typer.Option("--reward", "-r", help="math, exact_match, regex, length or file.py:function; may be repeated."),
+    typer.Option("--reward", "-r", help="math, exact_match, format or file.py:function; may be repeated."),
 ]
 Environment = Annotated[
     str | None, typer.Option("--environment", "-e", help="A name, or file.py:CLASS [default: question].")
@@ -33,4 +33,13 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest ch
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an existing --output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Print every key in force with its value and what gave it; run nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        help="Runs of so many seeds, from --seed on, one after the other, and their comparison; stopped, it goes on."
+    ),
+]

@@ -32,10 +32,10 @@ def print_ladder(rows: list[dict[str, str]]) -> None:
         for row in rows:
             table.add_row(row["name"], *(row[name] for name in columns), _year(row["source"]))
     else:
-        table.add_column("advantage; ratio; gate; KL; weights")
+        table.add_column("advantage; ratio; gate; KL; aggregation")
         for row in rows:
             kl = "no KL" if row["kl"] == "none" else row["kl"]
-            choices = [row["advantage"], row["ratio"], f"gate {row['gate']}", kl, row["weights"]]
+            choices = [row["advantage"], row["ratio"], f"gate {row['gate']}", kl, row["aggregation"]]
             table.add_row(row["name"], "; ".join([*choices, *(["a critic"] if row["critic"] == "yes" else [])]))
     console.print(table)
     console.print(f"more: {command_line('algorithms', 'NAME')}", markup=False, soft_wrap=True)

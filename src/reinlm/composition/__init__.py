@@ -2,7 +2,7 @@
 
 from reinlm.composition import metrics as metrics  # importing the composition declares its metrics
 from reinlm.composition.algorithm import Algorithm, AlgorithmState, Objective
-from reinlm.composition.choices import algorithm_spec, compose
+from reinlm.composition.choices import algorithm_spec, compose, merge_changes, spell_changes
 from reinlm.composition.composition import Updates
 from reinlm.composition.filters import GroupFilter, MixedOutcomes, with_first_reward
 from reinlm.composition.shapers import MissingEnd, Shaper, SoftOverlong, shaped
@@ -20,7 +20,9 @@ __all__ = [
     "Updates",
     "algorithm_spec",
     "compose",
+    "merge_changes",
     "shaped",
+    "spell_changes",
     "with_first_reward",
 ]
 

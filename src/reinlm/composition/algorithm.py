@@ -37,6 +37,7 @@ from reinlm.objectives import (
     penalize,
     value_loss,
 )
+from reinlm.objectives.earlier import earlier_names
 from reinlm.objectives.kl import FULL
 from reinlm.objectives.ratios import precise
 from reinlm.renamed import RenamedAttribute
@@ -72,6 +73,7 @@ class Objective:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@earlier_names
 @dataclass(frozen=True)
 class Algorithm(Composition):
     """loss = Σ_t w_t · ( gate(ratio_t, advantage_t) + β · KL_t ), with each choice a value that can be swapped.
@@ -198,7 +200,7 @@ class Algorithm(Composition):
         signals = Signals(
             layout=layout,
             advantages=advantages,
-            weights=self.weights(layout, counts),
+            weights=self.aggregation(layout, counts),
             returns=returns,
             old_values=old_values,
             columns=columns or {},

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 def refuse_contradictions(algorithm: Composition) -> None:
     """Raise ValueError, with the reason, for the first contradiction."""
-    for check in (_ratio_and_weights, _ratio_and_corrections, _ties, _rewards, _critic, _nothing):
+    for check in (_ratio_and_aggregation, _ratio_and_corrections, _ties, _rewards, _critic, _nothing):
         check(algorithm)
 
 
-def _ratio_and_weights(algorithm: Composition) -> None:
+def _ratio_and_aggregation(algorithm: Composition) -> None:
     if not isinstance(algorithm.ratio, PooledRatio):
         return
-    if algorithm.weights is token_mean and not algorithm.ratio.allow_token_mean:
+    if algorithm.aggregation is token_mean and not algorithm.ratio.allow_token_mean:
         raise ValueError(
             "one ratio a sequence under a token mean lets long answers weigh more than short ones; "
-            "take weights=sequence_mean, or ratio=token, or ask for it with ratio={sequence: {allow_token_mean: "
+            "take aggregation=sequence_mean, or ratio=token, or ask for it with ratio={sequence: {allow_token_mean: "
             "true}}"
         )
-    if algorithm.weights is not token_mean and algorithm.ratio.allow_token_mean:
-        raise ValueError("allow_token_mean has no effect, because the weights are not token_mean; leave it out")
+    if algorithm.aggregation is not token_mean and algorithm.ratio.allow_token_mean:
+        raise ValueError("allow_token_mean has no effect, because the aggregation is not token_mean; leave it out")
 
 
 def _ratio_and_corrections(algorithm: Composition) -> None:

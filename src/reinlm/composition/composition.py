@@ -63,8 +63,8 @@ class Composition:
     """How far the policy has moved: per token, turn or sequence, from the old weights or the sampler."""
     gate: Gate
     """How much of the movement counts."""
-    weights: Aggregation
-    """How much each token weighs: the aggregation."""
+    aggregation: Aggregation
+    """How much each token weighs."""
     kl: KL | tuple[KL, ...] | None = None
     """KL regularisation towards reference, old policy or teacher; a tuple for several anchors."""
     corrections: tuple[Correction, ...] = ()

@@ -165,7 +165,7 @@ def drop_long(
             f"{source}: {too_many} of {len(lengths)} {what} are longer than {limit} tokens "
             f"(the longest, {places[longest]}, has {lengths[longest]})",
             hint="allow more tokens or take a model with a longer context"
-            + (", or set on_long_prompt: skip to leave them out" if kept else ""),
+            + (", or set data.on_long_prompt=skip to leave them out" if kept else ""),
         )
     return kept
 

@@ -166,5 +166,5 @@ def _refuse_rendered(config: DataConfig, found: Found, tokenizer: PreTrainedToke
         if mark is not None:
             raise InputError(
                 f"{where}: the text holds {mark!r} of the chat template, and would be put into that template once more",
-                hint="set chat=never where prompts are rendered already, or chat=always to do it all the same",
+                hint="set data.chat=never where prompts are rendered already, or data.chat=always to do it all the same",
             )

@@ -47,7 +47,7 @@ class BadRows:
     def add(self, bad: BadRow) -> None:
         """Count the row. Raises InputError when bad rows stop the run."""
         if self.on_bad_row == "stop":
-            hint = "correct the row, or set on_bad_row: skip to leave such rows out"
+            hint = "correct the row, or set data.on_bad_row=skip to leave such rows out"
             raise InputError(one_line(str(bad)), hint=f"{bad.hint}; {hint}" if bad.hint else hint) from bad
         self.counts[bad.reason] += 1
 

@@ -405,3 +405,15 @@ def _mean(values: list[float | None]) -> float | None:
 def _finite(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number and math.isfinite(value) else None
+
+
+def find_chart(
+    name: str, curves: list[dict[str, Any]], metrics: Mapping[str, Metric], *, percent: bool
+) -> dict[str, Any]:
+    """A figure of one metric with curves of one's own, such as one for each group of runs."""
+    for curve in curves:
+        if window := smoothing(len(curve["x"])):
+            curve["window"] = window
+    info = find_metric(name, metrics) or _UNDECLARED
+    chart = Chart(name, (Series(name, "{run}"),), info.unit, form="percent" if percent else "plain")
+    return _figure(chart, curves, {name: info})

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +98,10 @@ def percent(value: float) -> str:
 def number_text(value: float) -> str:
     """Four significant digits, whole numbers in full."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def interval_text(row: Mapping[str, Any], show: Callable[[float], str]) -> str:
+    """The interval of a row of a comparison; empty for one run, and in words for runs that show no spread to go by."""
+    if row["low"] is None:
+        return ""
+    return "all equal" if row["low"] == row["high"] else f"{show(row['low'])} to {show(row['high'])}"

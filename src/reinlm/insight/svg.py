@@ -87,7 +87,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
     Example:
         >>> ticks(0.0, 0.93)
-        [0.0, 0.25, 0.5, 0.75, 1.0]
+        [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))

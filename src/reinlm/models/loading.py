@@ -279,13 +279,19 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     device = _device(config.device)
+    _refuse_idle(config)
     _check_folder(config.path, "config.json", config.revision)
     _check_folder(config.path, "weights", config.revision)
     _call(AutoConfig.from_pretrained, config, "configuration")
     options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
-    model, info = _call(AutoModelForCausalLM.from_pretrained, config, "model", **options)
+    try:
+        model, info = _call(AutoModelForCausalLM.from_pretrained, config, "model", **options)
+    except InputError as error:
+        if isinstance(error.__cause__, ImportError | ValueError) and "ttention" in error.message:
+            raise InputError(f"model.attention {config.attention}: {error.message}", hint="leave it out") from error
+        raise
     for problem in ("missing_keys", "mismatched_keys"):
         if keys := sorted(info[problem], key=str):
             kind = problem.split("_")[0]
@@ -296,6 +302,24 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     if config.lora is not None:
         model = _add_lora(model, config.lora)
     return model.eval()
+
+
+def _refuse_idle(config: ModelConfig) -> None:
+    """Raise InputError for options that only names on the Hub, or models with Python code of their own, can follow."""
+    folder = Path(config.path).expanduser()
+    if not folder.is_dir():
+        return
+    if config.revision is not None:
+        raise InputError(
+            f"model.revision {config.revision} has no effect: {config.path} is a folder, and only the Hub has revisions",
+            hint="leave model.revision out, or give a name on the Hub as model.path",
+        )
+    files = [folder / name for name in ("config.json", "tokenizer_config.json")]
+    if config.trust_remote_code and not any(file.is_file() and b'"auto_map"' in file.read_bytes() for file in files):
+        raise InputError(
+            f"model.trust_remote_code has no effect: the model in {config.path} brings no Python code",
+            hint="leave model.trust_remote_code out",
+        )
 
 
 def _checkpoint_layers(model: Any) -> None:

@@ -60,33 +60,33 @@ Aggregation = Callable[[Layout, Counts], Tensor]
 For `prompt_mean` the slice holds whole groups."""
 
 
-@choice("weights", "token_mean")
+@choice("aggregation", "token_mean")
 def token_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every token weighs the same: w = 1 / N. DAPO (arXiv 2503.14476), PPO. Long answers weigh more."""
     return _uniform(layout, 1.0 / max(counts.tokens, 1))
 
 
-@choice("weights", "sequence_mean")
+@choice("aggregation", "sequence_mean")
 def sequence_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every sequence weighs the same: w = 1 / (S' · L_i). GRPO (arXiv 2402.03300), GSPO (arXiv 2507.18071)."""
     lengths = layout.expand(layout.count("sequence"), "sequence").to(widest(layout.turn_of_token.device))
     return 1.0 / (lengths * max(counts.sequences, 1))
 
 
-@choice("weights", "prompt_mean")
+@choice("aggregation", "prompt_mean")
 def prompt_mean(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """Every prompt weighs the same, and every token within it: w = 1 / (G' · N_g). ScaleRL (arXiv 2510.13786)."""
     lengths = layout.expand(layout.count("group"), "group").to(widest(layout.turn_of_token.device))
     return 1.0 / (lengths * max(counts.groups, 1))
 
 
-@choice("weights", "sequence_sum")
+@choice("aggregation", "sequence_sum")
 def sequence_sum(layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
     """A sequence is one action, its tokens are summed: w = 1 / S'. REINFORCE, RLOO (arXiv 2402.14740)."""
     return _uniform(layout, 1.0 / max(counts.sequences, 1))
 
 
-@choice("weights", "constant_budget")
+@choice("aggregation", "constant_budget")
 @dataclass(frozen=True)
 class ConstantBudget:
     """Tokens summed over a constant budget: w = 1 / (B · length), B all sequences. Dr. GRPO (arXiv 2503.20783)."""

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-EARLIER = {"discount": "gamma", "smoothing": "gae_lambda", "critic_smoothing": "critic_lambda"}
+EARLIER = {
+    "discount": "gamma",
+    "smoothing": "gae_lambda",
+    "critic_smoothing": "critic_lambda",
+    "weights": "aggregation",
+}
 """Earlier name of a value -> the name that it goes by."""
 
 Made = TypeVar("Made", bound=Callable[..., Any])

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from reinlm.objectives.earlier import EARLIER, warn_renamed
+
 CHOICES: dict[str, dict[str, Any]] = {}
 """kind -> name in a recipe -> the class whose instances are choices, or the function that is one."""
 
@@ -21,10 +23,12 @@ def choice(kind: str, name: str) -> Callable[[Named], Named]:
     for a name in use otherwise.
     """
 
+    home = warn_renamed("choice", kind, EARLIER[kind]) if kind == "weights" else kind
+
     def register(made: Named) -> Named:
-        options = CHOICES.setdefault(kind, {})
+        options = CHOICES.setdefault(home, {})
         if name in options and options[name].__qualname__ != made.__qualname__:
-            raise ValueError(f"{kind} {name!r} is registered twice")
+            raise ValueError(f"{home} {name!r} is registered twice")
         options[name] = made
         return made
 

@@ -22,6 +22,8 @@ class Builtin(Config):
     """Base of the built-in rewards: scores each sample alone."""
 
     killable: ClassVar[bool] = False
+    example: ClassVar[str] = ""
+    """The values without which it cannot be, as an example in recipe syntax."""
     """Its check can hang, so a worker process makes it."""
 
     def build(self) -> Builtin:
@@ -80,6 +82,8 @@ class Regex(Builtin):
 
     killable: ClassVar[bool] = True
 
+    example: ClassVar[str] = "pattern: '####'"
+
     pattern: str
     """A regular expression of Python."""
     full: bool = False
@@ -121,6 +125,8 @@ class Format(Regex):
         "format"
     """
 
+    example: ClassVar[str] = ""
+
     pattern: str = r"<think>.*?</think>\s*<answer>.*?</answer>"
     full: bool = True
 
@@ -136,6 +142,8 @@ class Length(Builtin):
     Example:
         {"name": "length", "max": 2048, "margin": 512, "weight": 0.5}
     """
+
+    example: ClassVar[str] = "target: 100"
 
     target: int | None = Field(default=None, ge=1)
     """The best length in tokens."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from reinlm.config import MAX_SECONDS, Config
-from reinlm.errors import InputError, unknown
+from reinlm.errors import InputError, nearest
 from reinlm.parts import PARTS, builder, read_part
 from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import FunctionSource, source_of, source_of_part
@@ -25,7 +25,9 @@ RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
 - a function, sync or async: `my_function`;
 - where to find one: `"rewards.py:score"` or `"package.module:score"`;
 - a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and the values of a reward with a name:
-  `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`.
+  `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`; `function` may
+  stand for `name`: `{"function": my_function, "weight": 0.5}`;
+- a pair of one and its weight: `(my_function, 0.5)`.
 """
 
 
@@ -103,11 +105,9 @@ def read_spec(spec: RewardSpec) -> list[Choice]:
 
     A second reward of the same name is logged as `NAME_2`, unless it has a label.
     """
-    items = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
+    items = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) and not _is_pair(spec) else [spec]
     if not items:
-        raise InputError(
-            "no reward is given", hint=f"name one: {', '.join(PARTS['reward'])}, a function, or file.py:function"
-        )
+        raise InputError("no reward is given", hint=f"{offered_rewards()}, a function, or file.py:function")
     read = [_read(item) for item in items]
     labels = [label for _, label in read if label is not None]
     twice = [label for label in labels if labels.count(label) > 1]
@@ -122,6 +122,31 @@ def read_spec(spec: RewardSpec) -> list[Choice]:
     return choices
 
 
+def offered_rewards() -> str:
+    """The rewards with a name as a hint writes them, those that need values with an example of these."""
+    spelled = [f"{{{name}: {{{_example(name)}}}}}" if _example(name) else name for name in PARTS["reward"]]
+    return f"name one: {', '.join(spelled)}"
+
+
+def _example(name: str) -> str:
+    """The values without which a reward cannot be, as an example; empty where it needs none."""
+    config = PARTS["reward"][name]
+    if issubclass(config, Builtin):
+        return config.example
+    return ", ".join(f"{key}: VALUE" for key, field in config.model_fields.items() if field.is_required())
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether it is one reward with its weight: `(f, 0.5)`. A number is no reward, so no list of rewards looks like it."""
+    return (
+        isinstance(item, Sequence)
+        and not isinstance(item, str)
+        and len(item) == 2
+        and isinstance(item[1], int | float)
+        and not isinstance(item[0], int | float)
+    )
+
+
 def _free(name: str, taken: set[str]) -> str:
     """`name`, or where it is taken `name_2`, `name_3`, …"""
     return next(
@@ -132,8 +157,17 @@ def _free(name: str, taken: set[str]) -> str:
 def _read(item: Any) -> tuple[Choice, str | None]:
     """One reward, and its label where it has one."""
     options: dict[str, Any] = {}
+    if _is_pair(item):
+        item, weight_of_pair = item
+        named = dict(item) if isinstance(item, Mapping) else {"name": item}
+        if not named.keys() & {"name", "function"}:
+            name, values = _by_key(named)
+            named = {"name": name, **values}
+        item = {**named, "weight": weight_of_pair}
     if isinstance(item, Mapping):
         options = dict(item)
+        if "function" in options and "name" not in options:
+            options["name"] = options.pop("function")
         if "name" not in options:
             item, options = _by_key(item)
         else:
@@ -162,8 +196,10 @@ def _find(item: Any, options: Mapping[str, Any]) -> tuple[FunctionSource | None,
         if item.endswith(".py"):
             raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
         if item not in PARTS["reward"]:
-            error = unknown("reward", item, PARTS["reward"])
-            raise InputError(error.message, hint=f"{error.hint}, or file.py:function, or package.module:function")
+            near = nearest(item, PARTS["reward"])
+            did = f"did you mean {near!r}? " if near else ""
+            hint = f"{did}{offered_rewards()}, or file.py:function, or package.module:function"
+            raise InputError(f"unknown reward {item!r}", hint=hint)
         return _part(item, options)
     if not isinstance(item, str) and not callable(item):
         raise InputError(
@@ -185,7 +221,8 @@ def _part(name: str, options: Mapping[str, Any]) -> tuple[FunctionSource | None,
         build = builder("reward", config)
     except InputError as error:
         text = error.message.removeprefix(f"reward {name}: ")
-        raise InputError(f"reward {name!r}: {text}", hint=error.hint) from error
+        written = f"write reward={{{name}: {{{_example(name)}}}}}" if not options and _example(name) else error.hint
+        raise InputError(f"reward {name!r}: {text}", hint=written) from error
     source = source_of_part(name, options)
     if isinstance(config, Builtin):
         return source, config

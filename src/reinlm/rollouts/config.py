@@ -99,7 +99,7 @@ class EpisodeConfig(Config):
         if self.episode_time_limit is not None and self.order == "name":
             raise ValueError(
                 f"episode_time_limit {self.episode_time_limit:g} ends episodes by the clock, and order 'name' promises "
-                "that a run can be repeated; set order=arrival, or limit turns with max_turns"
+                "that a run can be repeated; set rollout.order=arrival, or limit turns with rollout.max_turns"
             )
         return self
 
@@ -195,12 +195,12 @@ def check_trainable(sampling: Sampling | SamplingConfig) -> None:
     if sampling.temperature == 0:
         raise InputError(
             "temperature 0 cannot be trained on: greedy answers to a prompt are all the same and were not sampled",
-            hint="set temperature=1.0; evaluation may be greedy",
+            hint="set rollout.temperature=1.0; evaluation may be greedy",
         )
     for name, value, off in (("top_p", sampling.top_p, 1.0), ("top_k", sampling.top_k, 0)):
         if value != off:
             raise InputError(
                 f"{name}={value} cannot be trained on: the trainer's log-probabilities are over the whole vocabulary, "
                 "the sampler's over the tokens that the truncation kept",
-                hint=f"set {name}={off} for training; evaluation may truncate",
+                hint=f"set rollout.{name}={off} for training; evaluation may truncate",
             )

@@ -8,7 +8,7 @@ import platform
 import shlex
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +20,14 @@ from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
+from reinlm.sources import RUN_HEADER, Key, annotate
 
 RUN_SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
 CHECKPOINTS = "checkpoints"
+SpelledOut = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -57,10 +59,11 @@ class RunFolder:
         overwrite: bool = False,
         may_change: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        spelled_out: SpelledOut = dict,
     ) -> None:
         """Raise what `create` would raise, and leave nothing behind: for before a model is loaded."""
         _check_free(Path(path))
-        RunFolder._check(path, kind, config, resume, overwrite, may_change, defaults)
+        RunFolder._check(path, kind, config, resume, overwrite, may_change, defaults, spelled_out)
 
     @staticmethod
     def _check(
@@ -71,13 +74,14 @@ class RunFolder:
         overwrite: bool,
         may_change: Iterable[str],
         defaults: Mapping[str, Any] | None,
+        spelled_out: SpelledOut,
     ) -> None:
         path = Path(path)
         if resume and overwrite:
             raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
         _check_place(path)
         if resume:
-            _check_resume(path, kind, _storable(config), tuple(may_change), _storable(defaults or {}))
+            _check_resume(path, kind, _storable(config), tuple(may_change), _storable(defaults or {}), spelled_out)
         elif _contents(path):
             known = (path / RUN_FILE).is_file()
             if overwrite and not known:
@@ -102,6 +106,8 @@ class RunFolder:
         overwrite: bool = False,
         may_change: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        spelled_out: SpelledOut = dict,
+        sources: Mapping[Key, str] | None = None,
         notes: Sequence[str] = (),
     ) -> RunFolder:
         """Make the folder (or take it over) once training really starts.
@@ -113,8 +119,11 @@ class RunFolder:
             command: what reproduces the run; a list of words is quoted for a shell.
             resume: go on in a folder of the same kind, schema version and configuration.
             overwrite: remove an existing run folder first.
-            may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps".
+            may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps"; "data.+" allows
+                further keys below "data".
             defaults: the configuration of a run that sets nothing: what holds on resume for keys that config.yaml lacks.
+            spelled_out: gives an earlier config.yaml the form of `config`, so that two spellings of one value are equal.
+            sources: what gave each value that is no default, by its path; config.yaml says so in comments.
             notes: what a user should know of the run, for run.json and the report.
 
         Raises:
@@ -122,7 +131,7 @@ class RunFolder:
                 cannot be read.
         """
         path, config, may_change = Path(path), _storable(config), tuple(may_change)
-        how = (kind, config, resume, overwrite, may_change, defaults)
+        how = (kind, config, resume, overwrite, may_change, defaults, spelled_out)
         _check_free(path)
         cls._check(path, *how)
         path.mkdir(parents=True, exist_ok=True)
@@ -132,7 +141,7 @@ class RunFolder:
             cls._check(path, *how)
             if overwrite:
                 _empty(path)
-            _write_run_files(path, kind, config, command, notes, resume=resume)
+            _write_run_files(path, kind, config, command, notes, sources or {}, resume=resume)
         except BaseException:
             _release(lock)
             raise
@@ -229,7 +238,12 @@ def _check_place(path: Path) -> None:
 
 
 def _check_resume(
-    path: Path, kind: str, config: dict[str, Any], may_change: tuple[str, ...], defaults: Mapping[str, Any]
+    path: Path,
+    kind: str,
+    config: dict[str, Any],
+    may_change: tuple[str, ...],
+    defaults: Mapping[str, Any],
+    spelled_out: SpelledOut,
 ) -> None:
     check_resumable(path, kind)
     try:
@@ -238,20 +252,26 @@ def _check_resume(
         raise InputError(
             f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
         ) from None
-    changed = [line for line in differences(merge(defaults, old), config) if not _allowed(line, may_change)]
+    changed = [
+        line
+        for line in differences(_storable(spelled_out(merge(defaults, old))), config)
+        if not _allowed(line, may_change)
+    ]
     if changed:
         more = f" (and {len(changed) - 1} more: {'; '.join(changed[1:])})" if changed[1:] else ""
         key = changed[0].partition(": ")[0]
         raise InputError(
             f"cannot resume {path} with a changed configuration: {changed[0]}{more}",
-            hint=f"leave {key} out, to resume with what {path / CONFIG_FILE} holds, or start another run in another folder",
+            hint=f"a run keeps what its results depend on: leave {key} out, to resume with what {path / CONFIG_FILE} holds, or "
+            "start another run in another folder",
         )
     newest_checkpoint(path / CHECKPOINTS)
 
 
 def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
-    key = line.partition(": ")[0]
-    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
+    key, _, values = line.partition(": ")
+    added = f"{key.rpartition('.')[0]}.+" in may_change and values.startswith("None -> ")
+    return added or any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
 
 
 def _contents(path: Path) -> list[Path]:
@@ -270,6 +290,7 @@ def _write_run_files(
     config: dict[str, Any],
     command: str | Sequence[str],
     notes: Sequence[str],
+    sources: Mapping[Key, str],
     *,
     resume: bool,
 ) -> None:
@@ -286,10 +307,10 @@ def _write_run_files(
         run = {"schema_version": RUN_SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
         run |= {"created": start["time"], "resumed": []}
     run["notes"] = list(notes)
-    title = f"# reinlm {kind}, schema version {RUN_SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
+    title = f"{RUN_HEADER}{kind}, schema version {RUN_SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
     # run.json first: it is what makes the folder a run folder, that --overwrite may clear after a crash.
     write_json(path / RUN_FILE, run)
-    write_atomic(path / CONFIG_FILE, title + dump_yaml(config))
+    write_atomic(path / CONFIG_FILE, title + annotate(dump_yaml(config), sources))
 
 
 def _storable(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -305,6 +305,17 @@ OF_A_RUN = ("data", "every", "stop_at", "patience")
 """Keys of `evaluation` that say when a run evaluates, and on what; `reinlm eval` has none of them."""
 
 
+OF_TRAINING = ("lora", "gradient_checkpointing")
+"""Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
+
+
+def _refuse_training(model: ModelConfig, verb: str) -> ModelConfig:
+    for name in OF_TRAINING:
+        if model.changed(name):
+            raise ValueError(f"{name} has no effect: it belongs to training, and {verb} trains nothing; leave it out")
+    return model
+
+
 class EvalConfig(ModelVerbConfig):
     """`reinlm eval`: score a model."""
 
@@ -322,6 +333,11 @@ class EvalConfig(ModelVerbConfig):
     @classmethod
     def _data_path(cls, value: Any) -> Any:
         return as_section("path", value)
+
+    @field_validator("model")
+    @classmethod
+    def _nothing_of_training(cls, value: ModelConfig) -> ModelConfig:
+        return _refuse_training(value, "eval")
 
     @field_validator("evaluation")
     @classmethod
@@ -353,13 +369,18 @@ class GenerateConfig(ModelVerbConfig):
     sampling: SamplingConfig = SamplingConfig()
     rollout: EpisodeConfig = EpisodeConfig()
 
+    @field_validator("model")
+    @classmethod
+    def _nothing_of_training(cls, value: ModelConfig) -> ModelConfig:
+        return _refuse_training(value, "generate")
+
 
 def as_section(key: str, value: Any) -> Any:
     """A bare value stands for the section that holds it under `key`."""
     return value if isinstance(value, Config) or not is_rows(value) else {key: value}
 
 
-def dump(config: VerbConfig) -> dict[str, Any]:
+def dump(config: Config) -> dict[str, Any]:
     """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
     tree: dict[str, Any] = _dumped({name: getattr(config, name) for name in type(config).model_fields})
     return tree

@@ -24,22 +24,25 @@ from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import hushed
-from reinlm.training.config import RLConfig, SFTConfig, dump, dump_defaults
+from reinlm.sources import Key
+from reinlm.training.config import RLConfig, SFTConfig, dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
+from reinlm.training.in_force import choices_line, given_lines, settings_tree, spelled_out, value_sources
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import check_settings, needs_rewards
 from reinlm.training.setup import (
-    MAY_CHANGE,
     autocast,
     check_folder,
     check_resolved,
     check_steps,
     loop_settings,
+    may_change,
     observers,
+    resumed_with,
     seed_everything,
 )
 from reinlm.training.sft import SFTRun, check_sft
@@ -58,12 +61,14 @@ class Session(ABC):
         reports: further callbacks, after them.
         resume: go on from the newest checkpoint in the run's folder.
         overwrite: start anew in an existing folder.
+        sources: what gave the values of `config`, by key, for config.yaml and the console.
     """
 
     kind: str
     config: SFTConfig | RLConfig
     run: Any
     """What the loop drives."""
+    algorithm: Algorithm | None = None
     samples = True
     """Whether evaluation samples answers; otherwise it measures a loss."""
 
@@ -78,6 +83,7 @@ class Session(ABC):
         resume: bool = False,
         overwrite: bool = False,
         progress: Progress | None = None,
+        sources: Mapping[Key, str] | None = None,
     ) -> None:
         self.config = config
         self.progress = progress or Progress(quiet=True)
@@ -92,9 +98,13 @@ class Session(ABC):
         self._observers = observers(config, callbacks, reports)
         self._check()
         self.resumed = resume
-        self.path = check_folder(config, self.kind, resume=resume, overwrite=overwrite)
+        allowed = may_change(config, resume=resume)
+        tree = settings_tree(config, self.algorithm)
+        self.path = check_folder(config, self.kind, tree, resume=resume, overwrite=overwrite)
         """The run's folder."""
         inputs: Any = self._read()
+        for line in given_lines(sources or {}, tree):
+            self.progress.say(line)
         if model is None and (note := checkpoint_note(config.model.path)):
             self.progress.say(note)
         seed_everything(config.seed)
@@ -114,15 +124,21 @@ class Session(ABC):
             self.run = self._make(load)
             if resume:
                 check_steps(self.path, self.run.total_steps)
+                said = resumed_with(self.path, config, tree, self.run.total_steps)
+                self.notes += said
+                for text in said:
+                    self.progress.say(text)
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
-            "config": dump(config) | {"resolved": resolved | self._stated(prompts, load[0])},
+            "config": tree | {"resolved": resolved | self._stated(prompts, load[0])},
+            "sources": value_sources(tree, sources or {}),
             "defaults": dump_defaults(type(config)),
+            "spelled_out": spelled_out,
             "command": command,
             "resume": resume,
             "overwrite": overwrite,
-            "may_change": MAY_CHANGE,
+            "may_change": allowed,
             "notes": self.notes,
         }
 
@@ -334,6 +350,7 @@ class RLSession(Session):
 
     kind = "rl"
     config: RLConfig
+    algorithm: Algorithm
     run: RLRun
 
     def __init__(self, config: RLConfig, *, algorithm: Algorithm | None = None, **options: Any) -> None:
@@ -382,6 +399,7 @@ class RLSession(Session):
         """What a user should know before the first step."""
         updates = run.updates
         count, groups = updates.passes * updates.minibatches, run.config.rollout.groups // updates.minibatches
+        self.progress.say(f"{self.algorithm.name}: {choices_line(self.algorithm)}")
         self.progress.say(
             f"{self.algorithm.name}: {_counted(count, 'update')} of each batch ({_counted(updates.passes, 'pass', 'passes')} "
             f"of {_counted(updates.minibatches, 'minibatch', 'minibatches')} of {_counted(groups, 'group')})"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reinlm.config import differences, read_recipe
+from reinlm.config import differences, merge, read_recipe, redact
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import Policy
@@ -22,19 +22,62 @@ from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import TrainingConfig, VerbConfig, dump, dump_defaults
+from reinlm.training.config import TrainingConfig, VerbConfig, dump_defaults
+from reinlm.training.in_force import spelled_out
 
 MAY_CHANGE = (
-    *("run", "imports", "resolved", "evaluation.every", "training.micro_batch_tokens", "training.logprob_chunk"),
-    "training.steps",
+    *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),
+    *("training.steps", "training.epochs", "evaluation.every", "evaluation.stop_at", "evaluation.patience"),
     *(
         f"reward.{name}"
         for name in ("time_limit", "workers", "on_reward_error", "retries", "retry_delay", "one_by_one")
     ),
     *("reward.concurrency", "reward.max_failed_steps"),
+    "evaluation.data.+",
 )
-"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, and
-what becomes of rewards that fail."""
+"""Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, what becomes
+of rewards that fail, and further evaluation sets."""
+_OF_EVALUATION = ("samples", "temperature", "top_p", "top_k", "max_new_tokens")
+
+
+def may_change(config: VerbConfig, *, resume: bool) -> tuple[str, ...]:
+    """What a run may change where it is resumed: how it is evaluated too, if it had no evaluation set so far."""
+    file = Path(config.run.output or "") / "config.yaml"
+    if not resume or not file.is_file() or (read_recipe(file).get("evaluation") or {}).get("data"):
+        return MAY_CHANGE
+    return (*MAY_CHANGE, *(f"evaluation.{name}" for name in _OF_EVALUATION))
+
+
+def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total: int) -> list[str]:
+    """What differs from the run that is resumed, one line each: its length with what that means for schedules, the rest as
+    `evaluation.every: 0 -> 10`. `tree` is what its config.yaml would hold."""
+    newest, _ = newest_checkpoint(path / CHECKPOINTS)
+    done = load_step(newest) if newest is not None else 0
+    old = read_recipe(path / "config.yaml")
+    changed = differences(spelled_out(merge(dump_defaults(type(config)), old)), redact(tree))
+    own = ("run", "resolved", "imports", "training.steps", "training.epochs")
+    lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
+    said = [f"resumed after step {done} with {line}" for line in lines]
+    if any(line.startswith(("training.steps:", "training.epochs:")) for line in changed):
+        moving = _schedules(config)
+        effect = (
+            "no schedule of optimizer or rollout depends on it, so that the steps are those of a run of that length"
+        )
+        if moving:
+            effect = f"{' and '.join(moving)} from here on as in a run of that length, which differs from the steps made so far"
+        said.insert(0, f"resumed after step {done}, to go on to step {total}: {effect}")
+    return said
+
+
+def _schedules(config: VerbConfig) -> list[str]:
+    """What moves with the length of the run."""
+    found = []
+    if config.optimizer.schedule != "constant":
+        found.append(f"the learning rate goes ({config.optimizer.schedule})")
+    for name in ("temperature", "max_new_tokens"):
+        if getattr(getattr(config, "rollout", None), f"{name}_end", None) is not None:
+            found.append(f"rollout.{name} goes")
+    return found
 
 
 def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
@@ -62,19 +105,20 @@ def output_folder(config: VerbConfig, kind: str) -> Path:
     return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def check_folder(config: VerbConfig, kind: str, *, resume: bool, overwrite: bool) -> Path:
-    """Refuse a run folder that cannot be used before anything slow happens."""
+def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
+    """Refuse a run folder that cannot be used before anything slow happens. `tree` is what its config.yaml would hold."""
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
     path = output_folder(config, kind)
     RunFolder.check(
         path,
         kind=kind,
-        config=dump(config),
+        config=tree,
         resume=resume,
         overwrite=overwrite,
-        may_change=MAY_CHANGE,
+        may_change=may_change(config, resume=resume),
         defaults=dump_defaults(type(config)),
+        spelled_out=spelled_out,
     )
     return path
 

@@ -171,7 +171,7 @@ def _checked_output(name: str | None, overwrite: bool) -> Path | None:
 def _of_prompts(error: InputError) -> InputError:
     """What is wrong with rows of data, said of `prompts`, which has no options for data."""
     cause = error.__cause__
-    hint = cause.hint if isinstance(cause, BadRow) else (error.hint or "").partition(", or set on_long_prompt")[0]
+    hint = cause.hint if isinstance(cause, BadRow) else (error.hint or "").partition(", or set data.on_long_prompt")[0]
     return InputError(re.sub(r"\bdata(?=\[\d+\]|: )", "prompts", error.message), hint=hint or None)
 
 

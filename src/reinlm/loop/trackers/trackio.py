@@ -23,6 +23,8 @@ class TrackioConfig(Config):
     """The project that the run belongs to."""
     name: str | None = None
     """Name of the run; null: the name of its folder and a random suffix."""
+    group: str | None = None
+    """Group of the run; null: none; runs of a queue of seeds or a grid: the name of its folder."""
     space_id: str | None = None
     """A Hugging Face Space to log to; null: the local store that `trackio show` reads."""
 
@@ -50,6 +52,7 @@ class TrackioTracker(ServiceTracker):
             return trackio.init(
                 project=self.config.project,
                 name=identity,
+                group=self.config.group,
                 space_id=self.config.space_id,
                 config=as_builtins(event.config),
                 resume="allow",

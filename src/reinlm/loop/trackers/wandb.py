@@ -23,6 +23,8 @@ class WandbConfig(Config):
     """The project that the run belongs to."""
     name: str | None = None
     """Name of the run; null: the name of its folder."""
+    group: str | None = None
+    """Group of the run; null: as WANDB_RUN_GROUP says; runs of a queue of seeds or a grid: the name of its folder."""
     entity: str | None = None
     """The user or team; null: the account's default."""
     mode: Literal["online", "offline"] | None = None
@@ -56,6 +58,7 @@ class WandbTracker(ServiceTracker):
         return wandb.init(
             project=self.config.project,
             name=self.config.name or event.folder.resolve().name,
+            group=self.config.group,
             entity=self.config.entity,
             mode=self.config.mode,
             id=identity,

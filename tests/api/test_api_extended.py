@@ -1,0 +1,89 @@
+"""A finished run that goes on: more steps or epochs, a further evaluation set, and what may not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import reinlm
+from reinlm.config import read_recipe
+from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, run_rl, settings, tiny, trainer, weights
+
+
+def notes(folder: Path) -> list[str]:
+    return list(json.loads((folder / "run.json").read_text())["notes"])
+
+
+def test_a_run_that_is_extended_has_the_bits_of_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
+    whole = run_rl(tmp_path / "whole", training={"steps": 4})
+    run_rl(tmp_path / "run")
+    longer = trainer(tmp_path / "run", resume=True, training={"steps": 4})
+    longer.train()
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    after = weights(longer.policy.model)
+    assert all(torch.equal(after[name], value) for name, value in weights(whole.policy.model).items())
+    assert any("resumed after step 2, to go on to step 4: no schedule" in note for note in notes(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "steps"),
+    [({"epochs": 2.0}, {"steps": 20}, 20), ({"steps": 2}, {"epochs": 0.5}, 4), ({"epochs": 0.5}, {"epochs": 1.0}, 8)],
+)
+def test_a_run_goes_on_in_steps_or_in_epochs_however_it_was_begun(
+    tmp_path: Path, first: dict[str, Any], then: dict[str, Any], steps: int
+) -> None:
+    common: dict[str, Any] = {"reward": local(graded), "quiet": True} | settings(run={"save_every": 1})
+    common.pop("training")
+    with reinlm.RLTrainer(tiny(), ROWS, output=tmp_path / "run", training=first, **common) as begun:
+        begun.step()
+    common.pop("run")
+    resumed = reinlm.RLTrainer(tiny(), ROWS, output=tmp_path / "run", resume=True, training=then, **common)
+    assert resumed.run.total_steps == steps
+    resumed.close()
+
+
+def test_a_schedule_that_depends_on_the_length_is_said(tmp_path: Path) -> None:
+    sft: dict[str, Any] = {"quiet": True, "run": {"tensorboard": False}}
+    reinlm.sft(tiny(), EXAMPLES, output=tmp_path / "run", training={"steps": 2, "batch_size": 4}, **sft)
+    reinlm.sft(tiny(), EXAMPLES, output=tmp_path / "run", resume=True, training={"steps": 4}, quiet=True)
+    rows = metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    (note,) = notes(tmp_path / "run")
+    assert note.startswith("resumed after step 2, to go on to step 4: the learning rate goes (cosine) from here on")
+    rate = rows[0]["learning_rate"]
+    assert 0 < rows[3]["learning_rate"] < rows[2]["learning_rate"] < rate
+
+
+def test_an_evaluation_set_that_is_added_is_evaluated_from_then_on_and_changes_no_step(tmp_path: Path) -> None:
+    whole = run_rl(tmp_path / "whole", training={"steps": 4})
+    run_rl(tmp_path / "run")
+    evaluation = {"data": {"added": ROWS[:3]}, "every": 1, "samples": 2, "max_new_tokens": 4}
+    longer = trainer(tmp_path / "run", resume=True, training={"steps": 4}, evaluation=evaluation)
+    longer.train()
+    assert [row["step"] for row in metrics(tmp_path / "run") if "eval/added/accuracy" in row] == [3, 4]
+    after = weights(longer.policy.model)
+    assert all(torch.equal(after[name], value) for name, value in weights(whole.policy.model).items())
+    assert any("with evaluation.data.added: None ->" in note for note in notes(tmp_path / "run"))
+    assert "added" in read_recipe(tmp_path / "run" / "config.yaml")["evaluation"]["data"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"evaluation": {"data": {"test": ROWS[3:5]}}}, r"evaluation\.data\.test\.path"),
+        ({"evaluation": {"data": {"test": ROWS[:3]}, "samples": 4}}, r"evaluation\.samples: 1 -> 4"),
+        ({"seed": 4}, "seed: 3 -> 4"),
+        ({"optimizer": {"learning_rate": 0.5}}, r"optimizer\.learning_rate: 0\.1 -> 0\.5"),
+        ({"rollout": {"group_size": 2}}, r"rollout\.group_size: 4 -> 2"),
+    ],
+)
+def test_what_results_depend_on_stays_as_it_was_on_resume(tmp_path: Path, changed: dict[str, Any], named: str) -> None:
+    with trainer(tmp_path / "run", evaluation={"data": {"test": ROWS[:3]}, "max_new_tokens": 4}) as begun:
+        begun.step()
+    with pytest.raises(reinlm.InputError, match=named) as caught:
+        trainer(tmp_path / "run", resume=True, **{"evaluation": {"data": {"test": ROWS[:3]}}} | changed)
+    assert "a run keeps what its results depend on" in str(caught.value.hint)

@@ -1,0 +1,150 @@
+"""What is in force and where it came from: `--explain`, config.yaml and the console; what overrides leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reinlm as library
+from reinlm.algorithms import resolve
+from reinlm.config import parse_yaml
+from reinlm.rewards.spec import read_spec
+from reinlm.sources import read_sources
+
+RECIPE = """
+model: {path: model, dtype: float32}
+data: {path: d.jsonl, limit: 16, renderer: template}
+reward: {functions: exact_match, time_limit: 7, on_reward_error: skip}
+algorithm: {base: gspo, gate: {clip: {high: 5e-4}}}
+rollout: {group_size: 4, batch_size: 16, max_new_tokens: 3}
+run: {tensorboard: false}
+"""
+
+
+@pytest.fixture
+def recipe(place: Path) -> None:
+    (place / "r.yaml").write_text(RECIPE)
+    (place / "f.py").write_text("def f(completions):\n    return [0.5 for _ in completions]\n")
+
+
+def explained(text: str) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    return parse_yaml(text, "explain"), read_sources(text)
+
+
+def test_flags_and_overrides_change_what_they_name_alone(reinlm, place, recipe):
+    words = ("--reward", "f.py:f", "reward.time_limit=2", "--data", "other.jsonl", "--model", "m2", "algorithm.kl=0.1")
+    outcome = reinlm("rl", "r.yaml", *words, "--explain")
+    assert outcome.code == 0, outcome.err
+    tree, sources = explained(outcome.out)
+    told = {key: tree["reward"][key] for key in ("functions", "time_limit", "on_reward_error")}
+    assert told == {"functions": "f.py:f", "time_limit": 2.0, "on_reward_error": "skip"}
+    assert (tree["data"]["path"], tree["data"]["limit"]) == ("other.jsonl", 16)
+    assert (tree["model"]["path"], tree["model"]["dtype"]) == ("m2", "float32")
+    assert tree["algorithm"]["gate"] == {"clip": {"low": 3e-4, "high": 5e-4, "dual": None}}
+    assert {
+        path: sources[path] for path in sources if path[0] in ("reward", "model") and sources[path] != "default"
+    } == {
+        ("reward", "functions"): "--reward",
+        ("reward", "time_limit"): "reward.time_limit=2",
+        ("reward", "on_reward_error"): "recipe r.yaml",
+        ("model", "path"): "--model",
+        ("model", "dtype"): "recipe r.yaml",
+    }
+    found = {".".join(path): source for path, source in sources.items() if path[0] == "algorithm"}
+    assert found["algorithm.gate.clip.low"] == "gspo"
+    assert found["algorithm.gate.clip.high"] == "recipe r.yaml"
+    assert found["algorithm.kl.coefficient"] == "algorithm.kl=0.1"
+    assert found["algorithm.base"] == "recipe r.yaml"
+    assert sorted(path.name for path in place.iterdir()) == ["d.jsonl", "f.py", "model", "r.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "source"),
+    [
+        (["sft", "-m", "none", "-d", "none.jsonl", "--steps", "3"], ("training", "steps"), "--steps"),
+        (["rl", "-m", "none", "-d", "none.jsonl", "-r", "math", "seed=4"], ("seed",), "seed=4"),
+        (
+            ["eval", "-m", "none", "-d", "none.jsonl", "-r", "math", "--samples", "2"],
+            ("evaluation", "samples"),
+            "--samples",
+        ),
+        (
+            ["generate", "-m", "none", "-p", "1+1=", "--max-new-tokens", "5"],
+            ("sampling", "max_new_tokens"),
+            "--max-new-tokens",
+        ),
+    ],
+    ids=lambda value: value[0],
+)
+def test_every_verb_explains_without_a_model_and_what_it_prints_is_a_recipe(reinlm, place, words, key, source):
+    outcome = reinlm(*words, "--explain")
+    assert outcome.code == 0, outcome.err
+    tree, sources = explained(outcome.out)
+    assert sources[key] == source
+    assert sources["model", "path"] == "--model"
+    assert "default" in sources.values()
+    (place / "said.yaml").write_text(outcome.out)
+    again = reinlm(words[0], "said.yaml", "--explain")
+    assert again.code == 0, again.err
+    assert explained(again.out)[0] == tree
+
+
+def test_a_run_says_what_was_given_and_its_config_is_a_recipe_with_sources(reinlm, place, recipe):
+    outcome = reinlm("rl", "r.yaml", "-r", "f.py:f", "--steps", "1", "-o", "out", "algorithm.gate.clip.low=1e-4")
+    assert outcome.code == 0, outcome.err
+    assert "recipe r.yaml: model.path=model" in outcome.err
+    assert "command line: reward.functions=f.py:f, training.steps=1" in outcome.err
+    assert "gspo: advantage group_standardize; ratio sequence; gate clip 0.0001 0.0005; kl none" in outcome.err
+    tree, sources = explained(Path("out/config.yaml").read_text())
+    assert resolve(tree["algorithm"]) == library.algorithm("gspo", gate={"clip": [1e-4, 5e-4]})
+    assert sources["algorithm", "gate", "clip", "low"] == "algorithm.gate.clip.low=1e-4"
+    assert sources["algorithm", "gate", "clip", "high"] == "recipe r.yaml"
+    assert "default" not in sources.values()
+    assert ("optimizer", "learning_rate") not in sources
+    resumed = reinlm("rl", "--resume", "-o", "out", "training.steps=2", "-q")
+    assert resumed.code == 0, resumed.err
+    assert "recipe r.yaml" not in resumed.err
+    later = explained(Path("out/config.yaml").read_text())[1]
+    assert later == sources | {("training", "steps"): "training.steps=2"}
+    again = reinlm("rl", "out/config.yaml", "-o", "again", "--explain")
+    assert explained(again.out)[0]["algorithm"] == tree["algorithm"]
+
+
+def test_a_secret_is_not_in_a_source(reinlm, place):
+    outcome = reinlm("rl", "-m", "m", "-d", "d", "-r", "math", "run.trackers=[{wandb: {api_key: s3cret}}]", "--explain")
+    assert "s3cret" not in outcome.out
+
+
+def test_python_explains_too_and_says_python() -> None:
+    mine = library.algorithm("dapo", kl=0.1)
+    text = library.explain("rl", "m", "d.jsonl", reward="math", algorithm=mine, rollout={"group_size": 4})
+    tree, sources = explained(text)
+    assert resolve(tree["algorithm"]) == mine
+    assert sources["algorithm", "kl", "coefficient"] == "Python"
+    assert sources["algorithm", "gate", "clip", "high"] == "dapo"
+    assert sources["rollout", "group_size"] == "Python"
+    with pytest.raises(library.InputError, match="unknown verb 'trian'"):
+        library.explain("trian")
+
+
+def graded(completions: list[str]) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ((graded, 0.5), [("graded", 0.5)]),
+        ([(graded, 0.5), "math"], [("graded", 0.5), ("math", 1.0)]),
+        (["math", 0.5], [("math", 0.5)]),
+        ({"function": graded}, [("graded", 1.0)]),
+        ({"function": graded, "weight": 0.5}, [("graded", 0.5)]),
+        (({"regex": {"pattern": "#"}}, 2), [("regex", 2.0)]),
+        (({"name": "regex", "pattern": "#"}, 2), [("regex", 2.0)]),
+    ],
+    ids=str,
+)
+def test_rewards_are_written_as_in_python(spec: Any, expected: Any) -> None:
+    assert [(choice.name, choice.weight) for choice in read_spec(spec)] == expected
