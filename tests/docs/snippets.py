@@ -103,6 +103,8 @@ def short_command(words: list[str]) -> list[str]:
     if verb in ("rl", "sft"):
         small = ["rollout.batch_size=16", "rollout.group_size=4", "rollout.max_new_tokens=4"] if verb == "rl" else []
         words = [*_with(words, "--steps", "1"), *small]
+    if verb in ("rl", "sft", "compare"):
+        words = _with(words, "--seeds", "2") if "--seeds" in words else words
     if verb in ("eval", "generate"):
         words = _with(_with(words, "--max-new-tokens", "4"), "--samples", "2")
     if verb == "classical":

@@ -27,7 +27,7 @@ from typer.main import get_command
 
 import reinlm
 from reinlm.cli import app, main
-from reinlm.config import merge, parse_yaml
+from reinlm.config import dump_yaml, merge, parse_yaml
 from reinlm.loop.trackers import registry
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
 from reinlm.objectives import CHOICES
@@ -114,6 +114,18 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training={"steps": 1},
             rollout={"group_size": 2, "batch_size": 4, "max_new_tokens": 4},
         )
+    for name in ("a", "b"):
+        shutil.copytree(folder / "runs/x", folder / "runs" / name)
+    for name in ("grpo", "dapo"):
+        tree = {
+            "model": "PATH_OR_NAME",
+            "data": "gsm8k_train.jsonl",
+            "reward": "math",
+            "algorithm": name,
+            "rollout": {"group_size": 4, "batch_size": 16, "max_new_tokens": 4},
+            "training": {"steps": 1},
+        }
+        (folder / f"{name}.yaml").write_text(dump_yaml(tree), encoding="utf-8")
     return folder
 
 
