@@ -84,7 +84,8 @@ _SHORT = (
     (r"(batch_size[\"']?\s*[:=]\s*)\d[\d_]*", r"\g<1>16"),
     (r"(group_size[\"']?\s*[:=]\s*)\d+", r"\g<1>4"),
     (r"(samples[\"']?\s*[:=]\s*)\d+", r"\g<1>2"),
-    (r"(total_timesteps[\"']?\s*=\s*)\d[\d_]*", r"\g<1>300"),
+    (r"(learn\((?:total_timesteps=)?)\d[\d_]*", r"\g<1>1024"),
+    (r"(episodes=)\d+", r"\g<1>2"),
 )
 
 
