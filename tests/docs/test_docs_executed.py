@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -42,6 +43,10 @@ TEMPLATE = (
 )
 LETTERS = "".join(map(chr, range(32, 127))) + "\n"
 QUESTIONS = [(a, b) for a in range(3, 13) for b in range(2, 6)]
+PLAYS = "\n\n".join(
+    f"{name}:\nI never saw the morning of the day,\nNor heard the birds that sing the night away."
+    for name in LETTERS[33:73]
+)
 REFUSED = {"reinlm rl num_generations=8"}
 """Commands that a page shows for what they are answered with."""
 VERBS = set(get_command(app).commands)  # type: ignore[attr-defined]
@@ -83,6 +88,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
+    (folder / "tinyshakespeare.txt").write_text(PLAYS, encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist(answered), folder / "train.parquet")
     (folder / "rewards.py").write_text(
         "def score(completions, **columns):\n    return [0.0] * len(completions)\n\n"
@@ -145,6 +151,11 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
         text = shlex.join(words)
         if ">" in words:
             words = words[: words.index(">")]
+        if words[0] == "python" and words[1].startswith("recipes/"):
+            monkeypatch.syspath_prepend(Path(words[1]).parent)
+            monkeypatch.setattr(sys, "argv", words[1:])
+            runpy.run_path(words[1], run_name="__main__")
+            return "commands"
         if Path(words[0]).name != "reinlm":
             return _set_up(words)
         given = [PLACEHOLDERS.get(word, word) for word in words[1:]]
