@@ -78,8 +78,10 @@ def test_an_unknown_key_of_another_library_is_answered_with_ours(given: dict[str
 def test_choices_of_an_algorithm_and_settings_of_a_classical_one_are_answered_too() -> None:
     with pytest.raises(InputError, match=r"algorithm\.kl\.coefficient"):
         resolve({"base": "grpo", "beta": 0.1})
-    with pytest.raises(InputError, match="n_steps is rollout_steps"):
-        find("ppo")("CartPole-v1", n_steps=4)
+    with pytest.raises(InputError, match="buffer_size"):
+        find("ppo")("CartPole-v1", buffer_size=4)
+    with pytest.raises(InputError, match="exploration_fraction is epsilon_share"):
+        build(find("dqn").Settings, {"exploration_fraction": 0.1})
 
 
 def test_a_verb_is_not_told_of_keys_that_it_does_not_have() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, compare, create_model, evaluate, generate, rl, sft
+    from reinlm.api import RLTrainer, SFTTrainer, compare, create_model, evaluate, explain, generate, rl, sft
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -63,6 +63,7 @@ __all__ = [
     "create_model",
     "declare_metrics",
     "evaluate",
+    "explain",
     "generate",
     "load_policy",
     "rl",

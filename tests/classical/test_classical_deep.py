@@ -150,7 +150,7 @@ def test_reinforces_return_is_the_reward_to_go_and_a_cut_off_episode_goes_on_wit
 
 def test_vector_15_a2c_advantages_and_the_final_observation_of_a_vectorised_environment() -> None:
     """Values read the clock of the true successor; the first observation of the next episode would give other ones."""
-    agent = A2C(Counter(3, truncates=True), environments=1, rollout_steps=5, discount=0.9, hidden=())
+    agent = A2C(Counter(3, truncates=True), rollout_steps=5, discount=0.9, hidden=(), normalize_rewards=False)
     with torch.no_grad():
         weight, bias = agent.critic.body.weights[0]
         weight.copy_(torch.tensor([[1.0, 0.0]]))
@@ -384,8 +384,10 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="was made with an environment"):
         DQN.load(tmp_path / "own")
     assert DQN.load(tmp_path / "own", Counter()).steps == 20
-    with pytest.raises(InputError, match="in the middle of its training"):
-        classical.evaluate(own)
+    assert classical.evaluate(own, episodes=2).lengths == (3, 3)  # in a copy
+    PPO("CartPole-v1", hidden=()).save(tmp_path / "pole")
+    with pytest.raises(InputError, match="does not fit Pendulum-v1: its observations or actions are others"):
+        PPO.load(tmp_path / "pole", env="Pendulum-v1")
     assert classical.evaluate(own, Counter(), 2).lengths == (3, 3)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):

@@ -103,7 +103,7 @@ def test_settings_and_budgets_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="seed must be at least 0"):
         PPO("CartPole-v1", seed=-1)
     with pytest.raises(InputError, match="8 environments cannot be made of one"):
-        PPO(Counter())
+        PPO(Counter(), environments=8)
 
 
 def test_settings_go_by_their_greek_names_too() -> None:

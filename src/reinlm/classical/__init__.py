@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reinlm.classical.agent import Agent, load
+    from reinlm.classical.agent import Agent
     from reinlm.classical.deep.actor_critic import A2C, ActorCritic
     from reinlm.classical.deep.dqn import DQN
     from reinlm.classical.deep.ppo import PPO
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reinlm.classical.deep.trpo import TRPO
     from reinlm.classical.evaluation import Evaluated, evaluate
     from reinlm.classical.registry import catalogue, find
+    from reinlm.classical.stored import load
     from reinlm.classical.tabular.double_q_learning import DoubleQLearning
     from reinlm.classical.tabular.dynamic_programming import PolicyIteration, ValueIteration
     from reinlm.classical.tabular.expected_sarsa import ExpectedSARSA
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Agent": "agent",
-    "load": "agent",
+    "load": "stored",
     "catalogue": "registry",
     "find": "registry",
     "Evaluated": "evaluation",
@@ -77,5 +78,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
+        from reinlm.classical.sb3_names import NAMES
+
+        if (
+            name in NAMES
+        ):  # an ImportError keeps its text in `from reinlm.classical import NAME`, an AttributeError does not
+            raise ImportError(f"{__name__} has no {name}: use {NAMES[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,39 +9,45 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from reinlm.classical.budget import Budget, Episodes
+from reinlm.classical.budget import Budget, Episodes, whole
 from reinlm.classical.environments import EnvLike, name_of
-from reinlm.classical.registry import find
+from reinlm.classical.sb3 import environment_of, settings_of
+from reinlm.classical.sb3_names import check_learn, no_attribute
+from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError
-from reinlm.runs import MetricSums
-from reinlm.runs.files import write_json
-from reinlm.runs.state import read_state, write_state
+from reinlm.runs import MetricSums, Progress
 
-AGENT_FILE = "agent.json"
-STATE = "agent_state"
 BLOCKS = 100
 """Lines of metrics in a run."""
-
-
-GREEK = {
-    "alpha": ("step_size", "learning_rate"),
-    "gamma": ("discount",),
-    "lam": ("smoothing",),
-    "lambda": ("smoothing",),
-}
-"""Symbols of textbooks for a setting, and the names that it may have here."""
-
-
-def _spelled(kind: type[Config], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under our names. Raises InputError for one that is given under both."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        ours = next((known for known in GREEK.get(name, ()) if known in kind.model_fields), name)
-        if ours in found or (ours != name and ours in settings):
-            raise InputError(f"{name} and {ours} are the same setting; give one of them")
-        found[ours] = value
-    return found
+USED = [
+    "learn",
+    "predict",
+    "save",
+    "load",
+    "begin",
+    "advance",
+    "finished",
+    "state_dict",
+    "load_state_dict",
+    "Settings",
+    "name",
+]
+DATA = [
+    "settings",
+    "seed",
+    "steps",
+    "episodes",
+    "env",
+    "env_name",
+    "env_arguments",
+    "budget",
+    "actor",
+    "critic",
+    "online",
+    "q",
+]
+"""What `dir(agent)` lists: methods, and attributes where an algorithm has them."""
 
 
 class Agent(ABC):
@@ -53,10 +58,12 @@ class Agent(ABC):
         agent.save("cartpole"); agent = PPO.load("cartpole")
 
     Args:
-        env: a Gymnasium id, a function that makes an environment, or one environment.
-        seed: of the environment, the exploration and the networks.
-        env_arguments: what `gymnasium.make` is given besides the id.
-        settings: fields of the class's `Settings`; what is not among them is refused.
+        env: a Gymnasium id, `file.py:CLASS`, a class or function that makes an environment, or one environment, which is
+            then the only one, with as many steps in a batch. A policy's name may stand before it: PPO("MlpPolicy", env).
+        seed: of the environment, the exploration and the networks; at least 0.
+        env_arguments: what the environment is made with besides its id.
+        verbose: 1 prints a line of metrics about a hundred times in `learn`; 0 nothing.
+        settings: fields of the class's `Settings`, by these names or those of Stable-Baselines3; others are refused.
 
     Raises:
         InputError: for an environment that does not exist or that the algorithm cannot act in, and for bad settings.
@@ -68,41 +75,77 @@ class Agent(ABC):
     """The budgets that `learn` takes."""
 
     def __init__(
-        self, env: EnvLike, *, seed: int = 0, env_arguments: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        *env: Any,
+        seed: int = 0,
+        env_arguments: Mapping[str, Any] | None = None,
+        verbose: int = 0,
+        **settings: Any,
     ) -> None:
-        if seed < 0:
+        self.seed = whole("seed", seed)
+        if self.seed < 0:
             raise InputError(f"seed must be at least 0, not {seed}")
-        self.env_name = name_of(env)
-        self.env_like = env
+        if verbose not in (0, 1):
+            raise InputError(f"verbose is 0 or 1, not {verbose!r}")
+        self.env_like = environment_of(type(self), env, settings)
+        self.env_name = name_of(self.env_like)
         self.env_arguments = dict(env_arguments or {})
-        self.settings: Any = build(type(self).Settings, _spelled(type(self).Settings, settings))
-        self.seed = seed
-        self.rng = np.random.default_rng(seed)
+        self.settings: Any = build(type(self).Settings, settings_of(type(self), self.env_like, settings))
+        self.verbose = verbose
+        self.rng = np.random.default_rng(self.seed)
         self.steps = 0
         self.episodes = Episodes()
         self.budget: Budget | None = None
 
-    # ------------------------------------------------------------------------------------------ what users call
+    def __repr__(self) -> str:
+        changed = {name: value for name, value in self.settings if self.settings.changed(name)}
+        words = [repr(self.env_name), f"seed={self.seed}", *(f"{name}={value!r}" for name, value in changed.items())]
+        return f"<{type(self).__name__}({', '.join(words)}): {self.steps:,} steps, {self.episodes}>"
+
+    def __dir__(self) -> list[str]:
+        """What users call and read."""
+        return sorted({*USED, *(name for name in vars(self) if name in DATA)})
 
     def learn(
         self,
-        steps: int | None = None,
+        steps: float | None = None,
         *,
-        episodes: int | None = None,
-        log: Callable[[dict[str, float]], None] | None = None,
+        episodes: float | None = None,
+        total_timesteps: float | None = None,
+        log: Callable[[dict[str, float]], Any] | None = None,
+        progress_bar: bool = False,
+        **others: Any,
     ) -> Self:
         """Learn for so many further steps of the environment, or episodes; never more steps than that.
 
-        `log` is called about a hundred times with the metrics since the last call. A second call goes on; schedules start anew.
+        A second call goes on; schedules start anew.
+
+        Args:
+            steps: of all environments together; `total_timesteps` is the same.
+            episodes: or so many episodes.
+            log: is called about a hundred times with the metrics since the last call; False ends learning.
+            progress_bar: show a bar on standard error.
+            others: what Stable-Baselines3 has and this has not; an error says what to write.
+
+        Raises:
+            InputError: for no budget, two of them, or one that the algorithm has no use for.
         """
-        budget = self.begin(steps, episodes=episodes)
+        check_learn(others)
+        if steps is not None and total_timesteps is not None:
+            raise InputError("steps and total_timesteps are the same; give one of them")
+        budget = self.begin(total_timesteps if steps is None else steps, episodes=episodes)
         stride = max((budget.end - budget.start) // BLOCKS, 1)
         until = budget.start
-        while not self.finished():
-            until = min(until + stride, budget.end)
-            metrics = self.advance(until)
-            if log is not None and metrics:
-                log(metrics)
+        progress = Progress(quiet=not progress_bar)
+        with progress.run(f"{self.name} {self.env_name}", budget.end, budget.start):
+            while not self.finished():
+                until = min(until + stride, budget.end)
+                metrics = self.advance(until)
+                progress.update(self.done, metrics)
+                if self.verbose and metrics:
+                    print("  ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
+                if log is not None and metrics and log(metrics) is False:
+                    break
         return self
 
     @abstractmethod
@@ -112,26 +155,13 @@ class Agent(ABC):
 
     def save(self, path: str | Path) -> Path:
         """Write a folder from which `load` goes on exactly: settings as JSON, everything learned as safetensors."""
-        folder = Path(path)
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file, not a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        described = {
-            "algorithm": self.name,
-            "env": self.env_like if isinstance(self.env_like, str) else None,
-            "env_arguments": self.env_arguments,
-            "seed": self.seed,
-            "settings": self.settings.model_dump(mode="json"),
-        }
-        write_json(folder / AGENT_FILE, described)
-        write_state(folder, self.state_dict(), STATE)
-        return folder
+        return write_agent(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
-        """The agent that `save` wrote; `env` is needed where it was made from a function or an environment.
+        """The agent that `save` wrote; `env` is needed where it was not made by an id.
 
-        Raises InputError for a folder that holds no agent, or one of another algorithm.
+        Raises InputError for a folder that holds no agent, one of another algorithm, or one that does not fit `env`.
         """
         agent = load(path, env)
         if not isinstance(agent, cls):
@@ -140,12 +170,16 @@ class Agent(ABC):
 
     # ------------------------------------------------------------------------------------------ what a run calls
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """Set the budget. Raises InputError where there is none, or one that the algorithm has no use for."""
         given = {unit: amount for unit, amount in (("steps", steps), ("episodes", episodes)) if amount is not None}
         if len(given) != 1:
-            raise InputError(f"{self.name} learns for a number of steps or of episodes: give one of them")
+            raise InputError(
+                f"{self.name} learns for a number of steps or of episodes: give one of them",
+                hint="such as learn(100_000)",
+            )
         ((unit, amount),) = given.items()
+        amount = whole(unit, amount)
         if unit not in self.units:
             raise InputError(f"{self.name} takes its budget in {' or '.join(self.units)}, not in {unit}")
         if amount < 1:
@@ -176,7 +210,9 @@ class Agent(ABC):
         """Improve until `until` steps or episodes are done, or the budget is; the metrics of that stretch."""
         sums, before = MetricSums(), len(self.episodes)
         while self.done < until and not self.finished():
+            steps = self.steps
             self.improve(sums)
+            self.improved(steps, sums)
         metrics = {"env_steps": float(self.steps), "episodes": float(len(self.episodes)), **sums.means()}
         ended = self.episodes.returns[before:]
         if ended:
@@ -191,6 +227,9 @@ class Agent(ABC):
     @abstractmethod
     def improve(self, sums: MetricSums) -> None:
         """The least that the algorithm can learn from: an episode, a batch, a step. What it measured goes into `sums`."""
+
+    def improved(self, before: int, sums: MetricSums) -> None:  # noqa: B027  most algorithms do nothing then
+        """What follows every `improve`; `before` are the steps that had been made when it began."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning goes on from."""
@@ -208,18 +247,4 @@ class Agent(ABC):
         self.rng.bit_generator.state = state["rng"]
 
 
-def load(path: str | Path, env: EnvLike | None = None) -> Agent:
-    """The agent in a folder that `Agent.save` wrote, or in a checkpoint of a run, whatever its algorithm."""
-    folder = Path(path)
-    try:
-        described = json.loads((folder / AGENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise InputError(f"{folder} holds no agent", hint=f"an agent is a folder with {AGENT_FILE}") from None
-    if env is None and described["env"] is None:
-        raise InputError(f"the agent in {folder} was made with an environment, not with the id of one: give env")
-    arguments = described["env_arguments"] if env is None else {}
-    agent = find(described["algorithm"])(
-        env or described["env"], seed=described["seed"], env_arguments=arguments, **described["settings"]
-    )
-    agent.load_state_dict(read_state(folder, STATE))
-    return agent
+setattr(Agent, "__getattr__", no_attribute)  # noqa: B010  in the class it would tell a type checker that every name exists

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from reinlm.errors import InputError
+
 RECENT = 100
 """Episodes that the online return is the mean of."""
 
@@ -29,6 +31,14 @@ class Budget:
         return min(max((now - self.start) / max(self.end - self.start, 1), 0.0), 1.0)
 
 
+def whole(name: str, value: Any) -> int:
+    """A number without a fraction, such as 1e5, as an int. Raises InputError for any other value."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value != int(value):
+        raise InputError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
+
+
 class Episodes:
     """Every finished episode: the step at which it ended, its undiscounted return and its length."""
 
@@ -39,6 +49,10 @@ class Episodes:
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def __str__(self) -> str:
+        recent = f", mean return of the last {min(len(self), RECENT)}: {self.recent():.1f}" if len(self) else ""
+        return f"{len(self):,} episodes{recent}"
 
     def add(self, step: int, total: float, length: int) -> None:
         self.ends.append(step)

@@ -18,6 +18,7 @@ from reinlm.classical.pictures import picture
 from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
+from reinlm.classical.sb3 import settings_of
 from reinlm.config import apply_overrides, build, dump_yaml, merge, read_recipe
 from reinlm.errors import InputError
 from reinlm.keys import keys_of
@@ -45,7 +46,7 @@ def show_settings(name: str, words: Sequence[str], *, as_json: bool = False) -> 
     Raises InputError for an unknown algorithm, an unknown setting or a value that does not fit.
     """
     kind = find(name)
-    given = apply_overrides({}, [word for word in words if not word.startswith("env.")])
+    given = settings_of(kind, None, apply_overrides({}, [word for word in words if not word.startswith("env.")]))
     values = build(kind.Settings, given).model_dump(mode="json")
     if as_json:
         print(json.dumps({"algorithm": kind.name, "settings": values}, ensure_ascii=False))
@@ -74,7 +75,8 @@ def run_command(
 ) -> ClassicalResult:
     """Run what the words ask for, and show it.
 
-    A run that is resumed takes what is not given from its folder. Raises InputError for what is missing or wrong.
+    `given["algorithm"]` may be a recipe instead, such as a run's config.yaml. A run that is resumed takes what is not given
+    from its folder. Raises InputError for what is missing or wrong.
     """
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
@@ -99,6 +101,11 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
             raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
         saved = Path(given["output"]) / "config.yaml"
         tree = read_recipe(saved) if saved.is_file() else {}
+    if is_recipe(given.get("algorithm")):
+        tree = merge(tree, read_recipe(given["algorithm"]))
+        given = {key: value for key, value in given.items() if key != "algorithm"}
+        if given.keys() & {"steps", "episodes"}:  # one budget replaces the other
+            tree = {key: value for key, value in tree.items() if key not in ("steps", "episodes")}
     tree = merge(tree, given)
     if "algorithm" not in tree:
         raise InputError("which algorithm?", hint=f"{command_line('classical', '--list')} shows what there is")
@@ -110,13 +117,22 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
         raise InputError("in which environment?", hint="add --env, such as --env CartPole-v1 or --env FrozenLake-v1")
     if "=" in tree["algorithm"]:
         raise InputError(f"{tree['algorithm']!r} is a setting; the algorithm comes first")
+    kind = find(tree["algorithm"])
+    settings: dict[str, Any] = {}
     for word in words:
         changed = apply_overrides({}, [word])
         inner = changed.pop("env", {})
         if inner and not isinstance(inner, Mapping):
             raise InputError(f"{word!r}: an argument of the environment is env.NAME=value; its id is --env")
-        tree = merge(tree, {"env_arguments": inner} if inner else {"settings": changed})
-    return tree
+        settings = merge(settings, changed)
+        tree = merge(tree, {"env_arguments": inner} if inner else {})
+    before = settings_of(kind, None, tree.get("settings") or {})
+    return {**tree, "settings": {**before, **settings_of(kind, None, settings, before)}}
+
+
+def is_recipe(word: Any) -> bool:
+    """Whether the first word is a YAML file and not an algorithm."""
+    return isinstance(word, str) and word.endswith((".yaml", ".yml"))
 
 
 def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from reinlm.classical.agent import Agent
-from reinlm.classical.environments import LONGEST_EPISODE, EnvLike, check_finite, make, name_of
+from reinlm.classical.environments import LONGEST_EPISODE, EnvLike, another, check_finite, check_one, make, name_of
 from reinlm.errors import InputError
 
 
@@ -49,23 +49,34 @@ def evaluate(
 
     Args:
         policy: an agent, or a function from observation to action.
-        env: by default the agent's own, made anew with its arguments.
-        episodes: at least 1.
+        env: by default the agent's own, made anew with its arguments, or a copy of the one that it was given.
+        episodes: at least 1; `n_eval_episodes` is the same.
         seed: of the first episode; episode i has seed + i.
         deterministic: the agent's best action rather than one drawn from its policy.
         render: is given what the environment renders, after the reset and every step.
         env_arguments: what `gymnasium.make` is given besides the id.
 
-    An environment without a limit of its own is cut off after 1,000 steps. Raises InputError for episodes below 1.
+    An environment without a limit of its own is cut off after 1,000 steps. Raises InputError for episodes below 1, and for an
+    environment that is not one of Gymnasium.
     """
+    episodes = env_arguments.pop("n_eval_episodes", episodes)
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, not {episodes}")
-    if env is None:
-        if not isinstance(policy, Agent):
-            raise InputError("a function needs the environment to be evaluated in: give env")
-        if isinstance(policy.env_like, gym.Env):
-            raise InputError("the agent's only environment is in the middle of its training: give another one, env=…")
+    if render is not None and not callable(render):
+        raise InputError(
+            f"render is a function of a frame, not {render!r}", hint="reinlm classical --render video, or text"
+        )
+    if "return_episode_rewards" in env_arguments:
+        raise InputError(
+            "evaluate has no return_episode_rewards", hint="evaluate(…).returns and .lengths are of each episode"
+        )
+    if isinstance(policy, Agent) and (env is None or env is policy.env_like):
         env, env_arguments = policy.env_like, {**policy.env_arguments, **env_arguments}
+        env = another(env) if isinstance(env, gym.Env) else env
+    if env is None:
+        raise InputError("a function needs the environment to be evaluated in: give env")
+    if not isinstance(env, str) and not callable(env):
+        check_one(env, "env")
     act = (lambda observation: policy.predict(observation, deterministic)) if isinstance(policy, Agent) else policy
     world = make(env, **env_arguments)
     results = [_episode(world, act, name_of(env), seed + index, render) for index in range(episodes)]

@@ -136,5 +136,19 @@ METRICS = declare_metrics(
         healthy="small",
         bad="large: some starts are not mastered",
     ),
+    Metric(
+        "eval/selection/return",
+        "reward",
+        "mean return of the greedy episodes that choose the weights to keep (eval_freq)",
+        healthy="rises; the best of all is kept",
+        bad="moves up and down at the end: lower the learning rate",
+    ),
+    Metric(
+        "eval/selection/steps",
+        "steps",
+        "of the environment in the episodes that choose the weights to keep, since the run began; env_steps does not count them",
+        healthy="a fraction of env_steps",
+        bad="more than env_steps: raise eval_freq, or lower n_eval_episodes",
+    ),
     section="control",
 )

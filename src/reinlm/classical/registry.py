@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -63,9 +64,30 @@ def named(
         CARDS[name] = Card(name, family, actions, equation, source, use)
         CLASSES[name] = kind
         kind.name = name
+        kind.__signature__ = _signature(kind)  # type: ignore[attr-defined]
         return kind
 
     return register
+
+
+def _signature(kind: type[Agent]) -> inspect.Signature:
+    """What `help` and completion show: the environment, and every setting with its default."""
+    keyword, several = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL
+    own = [one for one in inspect.signature(kind.__init__).parameters.values() if one.kind is keyword]
+    common = [one for one in inspect.signature(_base(kind).__init__).parameters.values() if one.kind is keyword]
+    settings = [
+        inspect.Parameter(
+            name, keyword, default=field.get_default(call_default_factory=True), annotation=field.annotation
+        )
+        for name, field in kind.Settings.model_fields.items()
+    ]
+    unique = {one.name: one for one in (*own, *common, *settings)}
+    return inspect.Signature([inspect.Parameter("env", several), *unique.values()])
+
+
+def _base(kind: type[Agent]) -> type[Agent]:
+    """`Agent`, whose module imports this one."""
+    return next(one for one in kind.__mro__ if one.__name__ == "Agent")
 
 
 def catalogue() -> list[Card]:

@@ -13,11 +13,13 @@ from pydantic import Field, field_validator, model_validator
 
 import reinlm.classical.metrics  # declares those of their own
 import reinlm.composition.metrics  # noqa: F401  # declares those of critics
-from reinlm.classical.agent import BLOCKS, STATE, Agent
+from reinlm.classical.agent import BLOCKS, Agent
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
 from reinlm.classical.registry import classical_name, find
+from reinlm.classical.sb3 import settings_of
 from reinlm.classical.seeds import summarise, write_mean_curve
+from reinlm.classical.stored import STATE, read_description
 from reinlm.config import Config
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
@@ -39,6 +41,7 @@ class ClassicalConfig(Config):
 
     algorithm: str
     env: str
+    """A Gymnasium id, `file.py:CLASS` or `module:CLASS`."""
     env_arguments: dict[str, Any] = Field(default_factory=dict)
     """What `gymnasium.make` is given besides the id: `env.sab=true`."""
     steps: int | None = Field(None, ge=1)
@@ -51,7 +54,7 @@ class ClassicalConfig(Config):
     evaluation_episodes: int = Field(100, ge=1)
     """Greedy episodes after training, for each seed."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Of the algorithm."""
+    """Of the algorithm; config.yaml holds all of them."""
     tensorboard: bool = False
     output: str | None = None
 
@@ -137,17 +140,16 @@ def run_classical(
     """
     progress = progress or Progress(quiet=True)
     path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
+    config = _resolved(_as_begun(config, path) if resume else config)  # every complaint comes before the folder
     stored = config.model_dump(mode="json")
     create: dict[str, Any] = {
         "kind": "classical",
         "config": stored,
-        "command": command,
         "may_change": ("output", "tensorboard"),
+        "defaults": {"settings": stored["settings"]},
     }
-    RunFolder.check(
-        path, kind="classical", config=stored, resume=resume, overwrite=overwrite, may_change=create["may_change"]
-    )
-    _agent(config, config.seed)  # every complaint about environment and settings comes before the folder
+    RunFolder.check(path, **create, resume=resume, overwrite=overwrite)
+    create["command"] = command
     with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
         seeds = range(config.seed, config.seed + config.seeds)
         try:
@@ -169,9 +171,25 @@ def run_classical(
 
 
 def _agent(config: ClassicalConfig, seed: int) -> Agent:
-    agent = find(config.algorithm)(config.env, seed=seed, env_arguments=config.env_arguments, **config.settings)
+    kind = find(config.algorithm)
+    settings = settings_of(kind, None, config.settings)
+    agent = kind(config.env, seed=seed, env_arguments=config.env_arguments, **settings)
     agent.begin(config.steps, episodes=config.episodes)
     return agent
+
+
+def _resolved(config: ClassicalConfig) -> ClassicalConfig:
+    """With all settings of the algorithm. Raises InputError for what cannot be run."""
+    return config.model_copy(update={"settings": _agent(config, config.seed).settings.model_dump(mode="json")})
+
+
+def _as_begun(config: ClassicalConfig, folder: Path) -> ClassicalConfig:
+    """With the settings of the newest checkpoint for those that are not given: defaults may have been others then."""
+    newest = next(iter(sorted(folder.glob("seeds/*/checkpoints/last"))), None)
+    if newest is None:
+        return config
+    given = settings_of(find(config.algorithm), None, config.settings)
+    return config.model_copy(update={"settings": {**read_description(newest)["settings"], **given}})
 
 
 def _one_seed(
@@ -209,6 +227,15 @@ def _one_seed(
             "greedy_return": greedy["eval/greedy/return"],
             "greedy_return_std": greedy["eval/greedy/return_std"],
             "seconds": result.summary["train_seconds"],
+            **_selected(agent),
         }
         inner.write_summary(summary)
     return agent, summary
+
+
+def _selected(agent: Agent) -> dict[str, Any]:
+    """Which weights were kept, and the steps of the environment that it took to find out; empty without `eval_freq`."""
+    kept = getattr(agent, "kept", None)
+    if kept is None:
+        return {}
+    return {"kept_step": kept.step, "kept_return": kept.mean_return, "evaluation_steps": agent.evaluation_steps}  # type: ignore[attr-defined]

@@ -42,13 +42,19 @@ def capture(env: gym.Env[Any, Any], pristine: Snapshot | None = None) -> Snapsho
 
 
 def restore(env: gym.Env[Any, Any], snapshot: Snapshot | None, name: str = "the environment") -> bool:
-    """Take a capture back. Where there is none the environment begins a new episode, with a warning; False then."""
+    """Take a capture back; True. Where there is none the environment begins a new episode, with a warning, and so it does,
+    without one, where the capture is of an environment that is made differently; False then."""
     if snapshot is None:
         warnings.warn(
             f"the state of {name} cannot be saved, so the episode that was interrupted begins anew", stacklevel=2
         )
         return False
-    for layer, values in zip(_layers(env), snapshot, strict=True):
+    layers = _layers(env)
+    if len(layers) != len(snapshot) or any(
+        values.keys() - vars(one).keys() for one, values in zip(layers, snapshot, strict=True)
+    ):
+        return False
+    for layer, values in zip(layers, snapshot, strict=True):
         for key, value in values.items():
             setattr(layer, key, _real(value))
     return True

@@ -252,14 +252,19 @@ def report(
 
 @command()
 def classical(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An algorithm; see --list.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="An algorithm (see --list), or a recipe, as a run's config.yaml."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
         ),
     ] = None,
-    env: Annotated[str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1.")] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1, or file.py:CLASS.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the environment for each seed.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Or episodes for each seed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,

@@ -68,12 +68,17 @@ class ActorCritic(OnPolicy):
 
 
 class A2CSettings(ActorCriticSettings):
-    """As in A3C's paper, side by side instead of asynchronous; rates for small control tasks."""
+    """As in A3C's paper, side by side instead of asynchronous; rates for small control tasks.
+
+    Rewards are scaled as PPO's are (OpenAI's baselines, RL Zoo: VecNormalize): with returns near 100 the critic's gradient
+    fills the common gradient norm, and a policy that has become certain too early stays as it is.
+    """
 
     environments: int = Field(8, ge=1)
     rollout_steps: int = Field(8, ge=1)
     learning_rate: float = Field(2e-3, gt=0)
     schedule: Schedule = "linear"
+    normalize_rewards: bool | None = True
     normalize_advantages: bool = False
 
 

@@ -13,9 +13,10 @@ from gymnasium import spaces
 from pydantic import Field
 from torch import nn
 
-from reinlm.classical.agent import Agent
 from reinlm.classical.deep.networks import Flat
-from reinlm.classical.environments import EnvLike, check_finite, flatten, make, refuse
+from reinlm.classical.deep.selection import Selection
+from reinlm.classical.environments import check_finite, flatten, make, refuse
+from reinlm.classical.sb3_names import Action
 from reinlm.classical.snapshot import capture, restore
 from reinlm.config import Config
 from reinlm.errors import InputError, RunError
@@ -39,9 +40,14 @@ class NetworkSettings(Config):
     """How the learning rate goes to 0 over the budget."""
     max_grad_norm: float | None = Field(0.5, gt=0)
     """The norm of the gradient is clipped here; null: not clipped."""
+    eval_freq: int | None = Field(None, ge=1)
+    """Steps from one evaluation in training to the next, and one at the end: `predict` then acts with the weights that did
+    best, the later ones of equals. null: none, and it acts with the last."""
+    n_eval_episodes: int = Field(10, ge=1)
+    """Greedy episodes of each, in an environment apart from those of training and of `evaluate`."""
 
 
-class NetworkAgent(Agent):
+class NetworkAgent(Selection):
     """An agent with networks: flat float observations, environments side by side that begin anew as soon as an episode ends.
 
     Raises InputError for action spaces that it cannot act in.
@@ -49,12 +55,12 @@ class NetworkAgent(Agent):
 
     continuous = True
     """Whether it acts in continuous spaces too."""
+    activation: ClassVar[str] = "tanh"
+    """Between the layers of its networks."""
 
-    def __init__(
-        self, env: EnvLike, *, seed: int = 0, env_arguments: Mapping[str, Any] | None = None, **settings: Any
-    ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
-        count = self.settings.environments
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        env, count = self.env_like, self.settings.environments
         if isinstance(env, gym.Env) and count > 1:
             raise InputError(
                 f"{count} environments cannot be made of one that is made already",
@@ -70,12 +76,12 @@ class NetworkAgent(Agent):
         self._check_actions()
         self.inputs = int(np.prod(self.env.single_observation_space.shape or ()))
         self.first_action = int(getattr(self.action_space, "start", 0))
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(self.seed)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.seed)
             self.build()
         self.pristine = [capture(one) for one in self.env.envs]
-        self.observation = self._read(self.env.reset(seed=seed)[0]).copy()
+        self.observation = self._read(self.env.reset(seed=self.seed)[0]).copy()
         """[environments, O] what the next action answers."""
         self.totals, self.lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
 
@@ -135,6 +141,13 @@ class NetworkAgent(Agent):
             action + self.first_action for action in actions.tolist()
         ]  # plain numbers: Gymnasium checks them faster
 
+    def answer(self, actions: np.ndarray, single: bool) -> Any:
+        """What `predict` gives for a batch of actions, or for a single one."""
+        found = self._for_environment(actions)
+        if not single:
+            return np.asarray(found)
+        return Action(found[0]) if isinstance(found[0], int) else found[0]
+
     def _read(self, observations: Any) -> np.ndarray:
         return np.asarray(observations, dtype=np.float32)
 
@@ -186,6 +199,8 @@ class NetworkAgent(Agent):
         for name, optimizer in self.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.generator.set_state(state["generator"])
+        if len(state["environments"]) != self.count:
+            return  # other environments than those of the state: each begins an episode, as it does when it is made
         self.observation = state["observation"].copy()
         self.totals, self.lengths = state["totals"].copy(), state["lengths"].copy()
         for index, (one, snapshot) in enumerate(zip(self.env.envs, state["environments"], strict=True)):

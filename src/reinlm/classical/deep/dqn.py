@@ -22,7 +22,10 @@ from reinlm.schedules import Schedule
 
 
 class DQNSettings(NetworkSettings):
-    """As in the Nature paper, with rates and sizes for small control tasks."""
+    """As in the Nature paper, with rates and sizes for small control tasks.
+
+    The best evaluated weights are kept by default: see `reinlm.classical.deep.selection`.
+    """
 
     hidden: tuple[int, ...] = (128, 128)
     learning_rate: float = Field(1e-3, gt=0)
@@ -56,6 +59,7 @@ class DQNSettings(NetworkSettings):
     """ε at the end."""
     epsilon_share: float = Field(0.16, gt=0, le=1)
     """The share of the budget over which ε goes down linearly."""
+    eval_freq: int | None = Field(5_000, ge=1)
 
     @model_validator(mode="after")
     def _down(self) -> DQNSettings:
@@ -81,6 +85,7 @@ class DQN(NetworkAgent):
 
     Settings = DQNSettings
     continuous = False
+    activation = "relu"
 
     def build(self) -> None:
         sizes = [self.inputs, *self.settings.hidden, int(self.action_space.n)]  # type: ignore[attr-defined]
@@ -97,6 +102,9 @@ class DQN(NetworkAgent):
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"online": self.adam}
+
+    def policy_parts(self) -> dict[str, Any]:
+        return {"online": self.online}
 
     @property
     def epsilon(self) -> float:
@@ -197,12 +205,11 @@ class DQN(NetworkAgent):
     def predict(self, observation: Any, deterministic: bool = True) -> Any:
         """The action of the highest value; or, not `deterministic`, ε-greedy as ε is now."""
         batch, single = self.batch(observation)
-        actions = self.online(batch).argmax(-1).numpy()
+        actions = self.acting()["online"](batch).argmax(-1).numpy()
         if not deterministic:
             random = self.rng.integers(int(self.action_space.n), size=len(actions))  # type: ignore[attr-defined]
             actions = np.where(self.rng.random(len(actions)) < self.epsilon, random, actions)
-        found = self._for_environment(actions)
-        return found[0] if single else np.asarray(found)
+        return self.answer(actions, single)
 
     def state_dict(self) -> dict[str, Any]:
         windows = [list(window) for window in self.windows]
@@ -215,4 +222,5 @@ class DQN(NetworkAgent):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.memory.load_state_dict(state["memory"])
-        self.windows = [deque(window) for window in state["windows"]]
+        saved = state["windows"] if len(state["windows"]) == self.count else [()] * self.count
+        self.windows = [deque(window if length else ()) for window, length in zip(saved, self.lengths, strict=True)]

@@ -109,6 +109,10 @@ class OnPolicy(NetworkAgent):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"both": self.optimizer}
 
+    def policy_parts(self) -> dict[str, Any]:
+        scale = self.scale_observations
+        return {"actor": self.actor} if scale is None else {"actor": self.actor, "observations": scale}
+
     # ------------------------------------------------------------------------------------------ budget
 
     @property
@@ -116,7 +120,7 @@ class OnPolicy(NetworkAgent):
         """Steps of all environments between updates."""
         return int(self.settings.rollout_steps * self.count)
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """Set the budget. Raises InputError for one that is smaller than a batch."""
         if steps is not None and steps < self.batch_steps:
             raise InputError(
@@ -220,11 +224,13 @@ class OnPolicy(NetworkAgent):
     @torch.no_grad()
     def predict(self, observation: Any, deterministic: bool = True) -> Any:
         batch, single = self.batch(observation)
-        distribution: Distribution = self.actor(torch.from_numpy(self.see(batch.numpy())))
+        acting = self.acting()
+        if "observations" in acting:
+            batch = torch.from_numpy(acting["observations"](batch.numpy()))
+        distribution: Distribution = acting["actor"](batch)
         noise = None if deterministic else self.actor.noise((len(batch),), self.generator)
         chosen = distribution.mode() if noise is None else distribution.sample(noise)
-        actions = self._for_environment(chosen.numpy())
-        return actions[0] if single else np.asarray(actions)
+        return self.answer(chosen.numpy(), single)
 
     def _scales(self) -> dict[str, Any]:
         scales = {"observations": self.scale_observations, "rewards": self.scale_rewards}

@@ -80,7 +80,7 @@ class REINFORCE(OnPolicy):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"policy": self.optimizer, "baseline": self.value_optimizer}
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         return super(OnPolicy, self).begin(steps, episodes=episodes)
 
     def finished(self) -> bool:

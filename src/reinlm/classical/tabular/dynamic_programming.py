@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 
 from reinlm.classical.budget import Budget
-from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.model import IMPROPER, Model, model_of
 from reinlm.classical.tabular.table import TableAgent, TableSettings
@@ -33,10 +32,8 @@ class Planner(TableAgent):
     Settings = PlanningSettings
     units = ("sweeps",)
 
-    def __init__(
-        self, env: EnvLike, *, seed: int = 0, env_arguments: Mapping[str, Any] | None = None, **settings: Any
-    ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         model = model_of(self.env)
         if model is None:
             raise InputError(
@@ -51,7 +48,7 @@ class Planner(TableAgent):
         self.best = self.model.uniform()
         """[S, A] the policy found; equals share the choice."""
 
-    def begin(self, steps: int | None = None, *, episodes: int | None = None) -> Budget:
+    def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """It ends when its values do not move any more. Raises InputError for a budget."""
         if steps is not None or episodes is not None:
             raise InputError(f"{self.name} takes no steps: it sweeps over the model until its values converge")

@@ -11,7 +11,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.table import TableAgent, TableSettings
 from reinlm.errors import InputError
@@ -48,14 +47,11 @@ class OffPolicyMonteCarlo(TableAgent):
 
     def __init__(
         self,
-        env: EnvLike,
-        *,
+        *given: Any,
         target: Sequence[Sequence[float]] | np.ndarray | Tensor | None = None,
-        seed: int = 0,
-        env_arguments: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
+        super().__init__(*given, **settings)
         self.target = None if target is None else np.asarray(target, dtype=np.float64)
         if self.target is not None and self.target.shape != self.q.shape:
             raise InputError(f"target has shape {self.target.shape}, not {self.q.shape}: a row for each state")

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from pydantic import Field, model_validator
 
 from reinlm.classical.agent import Agent
-from reinlm.classical.environments import EnvLike, check_finite, make, refuse
+from reinlm.classical.environments import check_finite, make, refuse
+from reinlm.classical.sb3_names import Action
 from reinlm.classical.snapshot import capture, restore
 from reinlm.classical.tabular.exploration import (
     epsilon_greedy,
@@ -63,11 +64,9 @@ class TableAgent(Agent):
 
     settings: Any
 
-    def __init__(
-        self, env: EnvLike, *, seed: int = 0, env_arguments: Mapping[str, Any] | None = None, **settings: Any
-    ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
-        self.env = make(env, **self.env_arguments)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.env = make(self.env_like, **self.env_arguments)
         self.sizes = self._sizes()
         self.states = int(np.prod(self.sizes))
         action_space: Any = self.env.action_space
@@ -84,7 +83,7 @@ class TableAgent(Agent):
             if len(actions) < self.actions:
                 self.q[state, [action for action in everything if action not in actions]] = -np.inf
         self.pristine = capture(self.env)
-        self.env.reset(seed=seed)
+        self.env.reset(seed=self.seed)
 
     def _sizes(self) -> tuple[int, ...]:
         """How many values each part of an observation has."""
@@ -165,13 +164,15 @@ class TableAgent(Agent):
     def predict(self, observation: Any, deterministic: bool = True) -> int:
         """The greedy action, the first of equals; or one drawn as exploration has it now."""
         row = self.encode(observation)
-        return (greedy(self.values(row)) if deterministic else self.explore(row)) + self.first_action
+        return Action((greedy(self.values(row)) if deterministic else self.explore(row)) + self.first_action)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "q": self.q.copy(), "environment": capture(self.env, self.pristine)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        if state["q"].shape != self.q.shape:
+            raise ValueError(f"a table of shape {state['q'].shape} does not fit one of {self.q.shape}")
         self.q = state["q"].copy()
         restore(self.env, state["environment"], self.env_name)
 

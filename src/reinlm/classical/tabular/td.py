@@ -10,7 +10,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from reinlm.classical.environments import EnvLike
 from reinlm.classical.registry import named
 from reinlm.classical.tabular.table import TableAgent, TableSettings
 from reinlm.errors import InputError
@@ -55,14 +54,11 @@ class TD(TableAgent):
 
     def __init__(
         self,
-        env: EnvLike,
-        *,
+        *given: Any,
         policy: Sequence[Sequence[float]] | np.ndarray | Tensor | None = None,
-        seed: int = 0,
-        env_arguments: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(env, seed=seed, env_arguments=env_arguments, **settings)
+        super().__init__(*given, **settings)
         self.v = np.full(self.states, float(self.settings.initial))
         uniform = [[float(a in legal) / len(legal) for a in range(self.actions)] for legal in self.legal]
         self.followed = np.asarray(uniform if policy is None else policy, dtype=np.float64)

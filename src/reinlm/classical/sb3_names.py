@@ -1,0 +1,134 @@
+"""Names of Stable-Baselines3 that are no settings here: policies, arguments, attributes, what one imports; and what to write.
+
+`reinlm.alias_tables.SB3` pairs those that are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reinlm.errors import InputError
+
+POLICIES = ("MlpPolicy", "MultiInputPolicy")
+"""Accepted before the environment: the only networks here are linear layers, over observations in a row."""
+
+SYMBOLS = {
+    "alpha": ("step_size", "learning_rate"),
+    "gamma": ("discount",),
+    "lam": ("smoothing",),
+    "lambda": ("smoothing",),
+    "n_envs": ("environments",),
+    "n_steps": ("rollout_steps", "n"),
+    "target_kl": ("target_kl", "divergence"),
+}
+"""Symbols of textbooks, and names of Stable-Baselines3 that are several of our settings: the first that an algorithm has."""
+
+AS_IT_IS = {
+    "use_sde": (False, "actions are drawn anew in every step: there is no state-dependent exploration"),
+    "sde_sample_freq": (-1, "actions are drawn anew in every step: there is no state-dependent exploration"),
+    "stats_window_size": (100, "the online return is the mean of the last 100 episodes"),
+    "rollout_buffer_class": (None, "batches have one form"),
+    "rollout_buffer_kwargs": (None, "batches have one form"),
+    "replay_buffer_class": (None, "the memory draws uniformly; capacity is its size"),
+    "replay_buffer_kwargs": (None, "the memory draws uniformly; capacity is its size"),
+    "optimize_memory_usage": (False, "the memory holds both observations of a transition; capacity is its size"),
+    "sub_sampling_factor": (1, "trpo's step uses the whole batch"),
+    "use_rms_prop": (True, "a2c has RMSprop; actor_critic has Adam"),
+    "rms_prop_eps": (1e-5, "a2c has RMSprop with epsilon 1e-5"),
+    "tensorboard_log": (None, "reinlm classical --tensorboard, or ClassicalConfig(tensorboard=True), writes its files"),
+    "clip_range_vf": (None, "value_clip clips values as the paper's code does: the larger of both losses counts"),
+    "_init_setup_model": (True, "an agent is made whole"),
+}
+"""Arguments without a setting here: the value that describes what happens anyway, which is accepted, and why no other is."""
+
+OF_LEARN = {
+    "total_timesteps": "learn(total_timesteps=100_000), or --steps 100000",
+    "steps": "learn(100_000), or --steps 100000",
+    "episodes": "learn(episodes=1000), or --episodes 1000",
+    "verbose": "--quiet for less",
+    "seed": "--seed 0",
+    "env_arguments": "env.KEY=VALUE",
+    "callback": "learn(log=f), which calls f(metrics)",
+    "progress_bar": "learn(steps, progress_bar=True)",
+    "log_interval": "learn(log=f), which calls f(metrics) about a hundred times",
+    "eval_env": "evaluate(agent, env)",
+}
+"""What belongs to `learn`, `evaluate` or a flag, and is given as a setting."""
+
+ATTRIBUTES = {
+    "num_timesteps": "steps",
+    "get_env": "env",
+    "set_env": "load(path, env=…)",
+    "policy": "actor and critic, or online and target of dqn",
+    "policy_class": "modules()",
+    "n_envs": "count",
+    "n_steps": "settings.rollout_steps",
+    "get_parameters": "state_dict()",
+    "set_parameters": "load_state_dict(state)",
+    "get_vec_normalize_env": "settings.normalize_observations",
+    "ep_info_buffer": "episodes",
+    "logger": "learn(log=f)",
+    "set_logger": "learn(log=f)",
+    "replay_buffer": "memory",
+    "rollout_buffer": "collect()",
+    "q_net": "online",
+    "q_net_target": "target",
+    "exploration_rate": "epsilon",
+    "train": "learn(steps)",
+    "collect_rollouts": "collect()",
+}
+"""Attributes of a model there -> here."""
+
+NAMES = {
+    "evaluate_policy": "evaluate",
+    "make_vec_env": "PPO(id, environments=8)",
+    "DummyVecEnv": "PPO(id, environments=8)",
+    "SubprocVecEnv": "PPO(id, environments=8)",
+    "VecNormalize": "the settings normalize_observations and normalize_rewards",
+    "Monitor": "agent.episodes, which has every return",
+    "BaseCallback": "learn(log=f), which calls f(metrics)",
+    "EvalCallback": "the settings eval_freq and n_eval_episodes",
+    "SAC": "PPO for continuous actions",
+    "TD3": "PPO for continuous actions",
+    "DDPG": "PPO for continuous actions",
+    "QRDQN": "DQN",
+    "RecurrentPPO": "PPO; networks have no memory",
+    "MaskablePPO": "PPO; actions have no masks",
+}
+"""What one imports there -> here."""
+
+
+LEARN = {
+    "callback": "learn(log=f) calls f(metrics) about a hundred times, and ends where it returns False",
+    "log_interval": "learn(log=f) calls f(metrics) about a hundred times",
+    "reset_num_timesteps": "a second call counts on, and its schedules start anew",
+    "tb_log_name": "reinlm classical --tensorboard writes TensorBoard's files",
+}
+"""Arguments of `learn` there, and what to do here."""
+
+
+def check_learn(others: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments of `learn` that it does not take."""
+    for name, value in others.items():
+        if name == "callback" and value is None:
+            continue
+        if name == "callback":
+            best = "; eval_freq keeps the best weights" if "Eval" in type(value).__name__ else ""
+            raise InputError(f"learn has no callback {type(value).__name__}", hint=f"{LEARN[name]}{best}")
+        raise InputError(f"learn has no {name}", hint=LEARN.get(name, "it has steps, episodes, log and progress_bar"))
+
+
+def no_attribute(agent: object, name: str) -> Any:
+    """Raise AttributeError with the name that an attribute of a model there has here."""
+    there = f"; what Stable-Baselines3 calls {name} is {ATTRIBUTES[name]} here" if name in ATTRIBUTES else ""
+    raise AttributeError(f"{type(agent).__name__} has no attribute {name!r}{there}")
+
+
+class Action(int):
+    """A discrete action; one who unpacks it as (action, state) is told that it stands alone."""
+
+    def __iter__(self) -> Any:
+        raise InputError(
+            "predict gives the action alone, without a state", hint="write action = agent.predict(observation)"
+        )
