@@ -60,7 +60,7 @@ def registers() -> Iterator[None]:
     """Every register as it was, after what the examples of a page add to it."""
     ladder = sys.modules["reinlm.algorithms.ladder"]
     tables: list[dict[str, Any]] = [*PARTS.values(), *CHOICES.values(), SCHEDULES, COLUMNS, registry._KINDS, METRICS]
-    tables += [ladder.ALGORITHMS, ladder.CARDS]  # type: ignore[attr-defined]
+    tables += [ladder.ALGORITHMS, ladder.CARDS]
     before = [dict(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):
