@@ -121,6 +121,7 @@ def dqn(seed: int, epsilon: float = 1.0, starts: int = 1_000, limit: int = 500) 
         epsilon_start=epsilon,
         epsilon_end=min(epsilon, 0.04),
         epsilon_share=0.3,
+        eval_freq=None,
     )
     model = sb3.DQN(
         "MlpPolicy",

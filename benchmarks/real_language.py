@@ -125,7 +125,7 @@ def _calculator(arguments: argparse.Namespace) -> Experiment:
     return Experiment(
         name="calculator",
         held_out=held_out,
-        rewards=("calculation", "arithmetic", "grounded", "written", "final", "math"),
+        rewards=("calculation", "marks", "arithmetic", "grounded", "written", "final", "math"),
         samples=2,
         max_new_tokens=96,
         also=_sums,

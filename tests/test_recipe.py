@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reinlm.config import redact
 from reinlm.errors import InputError
-from reinlm.recipe import over, override, read, refuse_placeholders
+from reinlm.recipe import Settings, over, override, read, refuse_placeholders, refuse_two_lengths
+from reinlm.sources import annotate
+from reinlm.training.config import SFTTraining
 
 
 @pytest.mark.parametrize(
@@ -102,3 +105,26 @@ def test_what_was_given_in_python_is_asked_for_again(tree: Any, key: str) -> Non
     with pytest.raises(InputError, match=f"{key} was given in Python") as caught:
         refuse_placeholders(tree)
     assert "give it again" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        override({"training": {"steps": 5}}, ["training.epochs=1"]),
+        over(Settings(), {"training": {"steps": 5, "epochs": 1.0}}),
+        over(Settings(), {"training": SFTTraining(steps=5, epochs=1.0)}),
+    ],
+)
+def test_steps_and_epochs_are_refused_together_also_where_one_equals_its_default(tree: Settings) -> None:
+    with pytest.raises(InputError, match=r"steps 5 and epochs 1(\.0)? both say how long the run is"):
+        refuse_two_lengths(tree)
+
+
+def test_the_epochs_that_a_run_writes_down_without_being_given_them_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    text = annotate("training:\n  steps: 5\n  epochs: 1.0\n", {("training", "steps"): "--steps"})
+    file.write_text(f"# reinlm 1\n{text}")
+    refuse_two_lengths(read(str(file)))
+    refuse_two_lengths(override(read(str(file)), ["training.steps=null", "training.epochs=2"]))
+    with pytest.raises(InputError, match="both say"):
+        refuse_two_lengths(override(read(str(file)), ["training.epochs=1"]))

@@ -46,6 +46,11 @@ class Sum:
     """The number behind the mark is the stated result."""
 
     @property
+    def readable(self) -> bool:
+        """There is a sum, and a number for its result."""
+        return self.value is not None and self.stated is not None and len(self.operands) > 1
+
+    @property
     def right(self) -> bool:
         """The stated result is the value, within a hundredth."""
         return self.stated is not None and self.value is not None and abs(self.stated - self.value) < TOLERANCE
@@ -60,6 +65,11 @@ def calculation(prompts: Sequence[str], completions: Sequence[str]) -> list[floa
     """1 for an answer that follows all the rules, 0 for any other."""
     rules = (arithmetic(completions), grounded(prompts, completions), written(completions), final(completions))
     return [float(all(score == 1 for score in scores)) for scores in zip(*rules, strict=True)]
+
+
+def marks(completions: Sequence[str]) -> list[float]:
+    """The share of marks `<<…=…>>` that hold a sum of two operands or more and a number; at least two are asked for."""
+    return [_share([found.readable for found in _distinct(text)], text) for text in completions]
 
 
 def arithmetic(completions: Sequence[str]) -> list[float]:

@@ -23,7 +23,16 @@ from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.parts import load_imports
-from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_resolved
+from reinlm.recipe import (
+    PYTHON,
+    Settings,
+    over,
+    read,
+    read_run,
+    refuse_placeholders,
+    refuse_resolved,
+    refuse_two_lengths,
+)
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress, hushed
 from reinlm.sources import leaves
@@ -606,5 +615,6 @@ def _config(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _Conf
     """
     model = {} if loaded is None else {"model": None}
     refuse_placeholders({**tree, **model})
+    refuse_two_lengths(tree)
     load_imports(tree.get("imports") or [])
     return build(kind, tree)

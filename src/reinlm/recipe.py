@@ -29,6 +29,8 @@ NAMED: tuple[Key, ...] = (("environment",), ("rollout", "engine"))
 """Keys whose value is one of several kinds: NAME, or {NAME: values}."""
 NAMED_LISTS: tuple[Key, ...] = (("reward", "functions"), ("run", "trackers"))
 """Keys whose value is a list of such kinds, or one of them."""
+LENGTHS = ("steps", "epochs")
+"""Keys of `training` of which a run has one."""
 DEFAULT_ALGORITHM = "grpo"
 PYTHON = "Python"
 """The source of what is given by keyword."""
@@ -250,6 +252,23 @@ def refuse_placeholders(tree: Mapping[str, Any]) -> None:
                 f"{key} was given in Python and is not in the file: {value}",
                 hint=f"give it again: {path[0]}=… in the call that resumes the run",
             )
+
+
+def refuse_two_lengths(tree: Mapping[str, Any]) -> None:
+    """Raise InputError where `training.steps` and `training.epochs` are both given, also where one equals its default.
+
+    Values that a run's config.yaml holds from defaults are not given: `Settings.sources` says which are.
+    """
+    training = tree.get("training")
+    if isinstance(training, Config):
+        both = {name: getattr(training, name, None) for name in LENGTHS if name in training.model_fields_set}
+    elif isinstance(training, Mapping) and isinstance(tree, Settings):
+        both = {name: training.get(name) for name in LENGTHS if ("training", name) in tree.sources}
+    else:
+        return
+    if len(both) == len(LENGTHS) and None not in both.values():
+        given = " and ".join(f"{name} {value}" for name, value in both.items())
+        raise InputError(f"training: {given} both say how long the run is; give one of them")
 
 
 def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

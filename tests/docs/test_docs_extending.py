@@ -46,7 +46,7 @@ def registers() -> Iterator[None]:
 
 def blocks(title: str, number: int = 0) -> tuple[str, dict[str, Any]]:
     """The file and the recipe of a section; `number`: of its first example, its second, …"""
-    codes = re.findall(r"```python\n(.*?)```", SECTIONS[title], re.DOTALL)
+    codes = re.findall(r"```python[^\n]*\n(.*?)```", SECTIONS[title], re.DOTALL)
     recipes = re.findall(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL)
     return codes[number], yaml.safe_load(recipes[number]) if recipes else {}
 

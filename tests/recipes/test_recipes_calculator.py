@@ -28,7 +28,7 @@ QUESTION = (
     "Ann sold clips to 48 friends in April, and each of 2 shops took half as many in May, at $1,200.50. How many?"
 )
 GOOD = "Ann sold 48/2 = <<48/2=24>>24 in May.\nShe sold <<48+24=72>>72 altogether.\n#### 72"
-RULES = ("arithmetic", "grounded", "written", "final")
+RULES = ("marks", "arithmetic", "grounded", "written", "final")
 
 
 def score(rule: str, text: str) -> float:
@@ -40,7 +40,7 @@ def score(rule: str, text: str) -> float:
 
 
 def test_a_good_solution_passes_every_rule() -> None:
-    assert [score(rule, GOOD) for rule in (*RULES, "calculation")] == [1] * 5
+    assert [score(rule, GOOD) for rule in (*RULES, "calculation")] == [1] * 6
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,10 @@ def test_a_good_solution_passes_every_rule() -> None:
         ("arithmetic", 1, "<<48/7=6.86>>6.86 <<1,200.50*2=2,401>>2,401"),
         ("arithmetic", 0, "<<48/0=0>> <<2**9=512>>512"),
         ("arithmetic", 0, ""),
+        ("marks", 1, "<<48/2=25>>25 <<24*1=24>>"),
+        ("marks", 1 / 2, "<<48/2=24>>24"),
+        ("marks", 1 / 4, "<<48/2=24>>24 <<24=24>> <<48/2=>> <<48/2=24"),
+        ("marks", 0, "<<48/0=0>> no"),
         ("grounded", 1 / 2, "<<48/2=24>>24 <<24+5=29>>29"),
         ("grounded", 1, "<<48/2=23>>23 <<23+2=25>>25"),  # the operands, not the results, are judged here
         ("grounded", 1, "<<1200.5*2=2401>> <<2401+48=2449>>"),

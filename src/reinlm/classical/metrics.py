@@ -146,7 +146,7 @@ METRICS = declare_metrics(
     Metric(
         "eval/selection/steps",
         "steps",
-        "of the environment in those episodes since the run began; they are not in env_steps",
+        "of the environment in the episodes that choose the weights to keep, since the run began; env_steps does not count them",
         healthy="a fraction of env_steps",
         bad="more than env_steps: raise eval_freq, or lower n_eval_episodes",
     ),
