@@ -122,6 +122,12 @@ def test_a_column_flows_from_the_engine_to_the_log_and_the_loss(tmp_path: Path) 
     assert reinlm.algorithm("grpo", terms=["late"]).needs_columns == {"position"}
 
 
+def test_functions_are_gate_and_advantage(tmp_path: Path) -> None:
+    _, folder = play("A function as gate or advantage", tmp_path)
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["algorithm"]
+    assert (config["gate"], config["advantage"]) == ("mine.py:soft_clip", "mine.py:median_baseline")
+
+
 def test_an_optimizer_and_a_schedule_have_names(tmp_path: Path) -> None:
     found, _ = play("An optimizer and a schedule", tmp_path, training={"steps": 2})
     assert found["learning_rate"] == pytest.approx(1e-4)  # final_fraction of 1e-3
