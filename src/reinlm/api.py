@@ -254,6 +254,7 @@ def compare(
     """
     from reinlm.insight.compare import compare_runs, write_page
 
+    _check_flags(quiet=quiet)
     given = list(runs_or_recipes)
     metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
     if not given:
@@ -336,6 +337,7 @@ def evaluate(
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
     """
+    _check_flags(overwrite=overwrite, quiet=quiet)
     sections = _spread("eval", _given(sections))
     loaded, sections = _objects(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
@@ -361,6 +363,7 @@ def generate(
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
+    _check_flags(quiet=quiet)
     sections = _spread("generate", _given(sections))
     prompts = _one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
     loaded, sections = _objects(model, None, None, sections, trains=False)
@@ -432,6 +435,7 @@ def create_model(
         overwrite: replace the model that `output` holds.
         sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
     """
+    _check_flags(overwrite=overwrite)
     _, sections = _objects(None, data, output, sections, trains=False)
     return run_create(_config(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)
 
@@ -508,11 +512,23 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """verb -> keyword that stands for a key inside a section -> that key. The flags of the command line have the same names."""
 
 
+_SAMPLING = {
+    **dict.fromkeys(("max_completion_length", "max_tokens", "max_length"), "max_new_tokens"),
+    **dict.fromkeys(("num_return_sequences", "num_generations", "n"), "samples"),
+}
+"""Keyword of other libraries' sampling -> the keyword of `evaluate` and `generate`."""
+
+
 def _spread(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords with those of `SHORT` at the keys that they stand for.
 
-    Raises InputError where a value is given by both names.
+    Raises InputError where a value is given by both names, or by the name of another library.
     """
+    foreign = next((name for name in given if verb not in _TRAINING and name in _SAMPLING), None)
+    if foreign is not None:
+        raise InputError(
+            f"there is no {foreign}", hint=f"it is called {_SAMPLING[foreign]} here: {_SAMPLING[foreign]}=…"
+        )
     tree = {name: value for name, value in given.items() if name not in SHORT[verb]}
     for name, path in SHORT[verb].items():
         if name not in given:
@@ -541,6 +557,20 @@ def _given(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
+_FLAGS: Mapping[str, str] = {
+    "resume": "resume=True goes on from the newest checkpoint in output; to begin a new run from a checkpoint give its folder "
+    "as the model",
+    "overwrite": "overwrite=True replaces what is in output",
+    "quiet": "quiet=True shows nothing",
+}
+"""Keyword that is True or False -> what True does."""
+
+
+def _check_flags(**flags: Any) -> None:
+    """Raise InputError for a value of `_FLAGS` that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is True or False, not {value!r}", hint=_FLAGS[name])
 
 
 def _arguments(
@@ -548,6 +578,7 @@ def _arguments(
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
+    _check_flags(**{name: options[name] for name in _FLAGS if name in options})
     given = _spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
     loaded, sections = _objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options
