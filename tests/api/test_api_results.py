@@ -14,7 +14,8 @@ import torch
 from typer.main import get_command
 
 import reinlm
-from reinlm.api import SHORT, RLKeywords, SFTKeywords
+from reinlm.api.arguments import SHORT
+from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.config import read_recipe
 from reinlm.loop import RunResult
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, saved, settings, tiny
