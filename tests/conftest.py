@@ -45,3 +45,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where one failure ends a run, as for a mutant, the numbers worked out by hand come before the drawn ones."""
     if not CHECK_SHAPES:
         items.sort(key=lambda item: item.get_closest_marker("hypothesis") is not None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the test of the documentation ran, and what it lists instead (tests/docs/test_docs_executed.py)."""
+    ran = {"commands": 0, "snippets": 0, "recipes": 0}
+    listed: list[str] = []
+    for report in terminalreporter.getreports("passed"):
+        for name, counts in report.user_properties:
+            for what, number in counts.items() if name == "documentation" else ():
+                if what in ran:
+                    ran[what] += number
+                elif what not in listed:
+                    listed.append(what)
+    if any(ran.values()):
+        numbers = ", ".join(f"{number} {what}" for what, number in ran.items())
+        terminalreporter.write_line(f"documentation: {numbers} were run; {len(listed)} others are listed:")
+        for line in listed:
+            terminalreporter.write_line(f"  {line}")

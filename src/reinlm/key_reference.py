@@ -24,7 +24,7 @@ from reinlm.classical.registry import catalogue, find
 from reinlm.composition.algorithm import Algorithm
 from reinlm.composition.changes import LISTS, OPTIONAL
 from reinlm.composition.choices import FIELDS
-from reinlm.composition.composition import OVERLONG
+from reinlm.composition.composition import OVERLONG, Updates
 from reinlm.composition.document import yaml_text
 from reinlm.config import Config
 from reinlm.keys import REQUIRED, Key
@@ -159,8 +159,8 @@ def _algorithm_rows() -> Iterator[_Row]:
     for choice in FIELDS:
         allowed = _allowed_choices(choice)
         yield _Row(f"algorithm.{choice}", allowed, "as in the base", docs.get(choice, ""))
-        if choice == "kl":
-            yield from _choice_rows("algorithm.kl.", KL)
+        if choice in ("kl", "updates"):
+            yield from _choice_rows(f"algorithm.{choice}.", KL if choice == "kl" else Updates)
         for name, made in CHOICES.get(LISTS.get(choice, choice), {}).items():
             alone = choice in OPTIONAL and len(CHOICES[choice]) == 1  # its name may be left out
             yield from _choice_rows(f"algorithm.{choice}." if alone else f"algorithm.{choice}.{name}.", made)
@@ -173,9 +173,11 @@ def _allowed_choices(choice: str) -> str:
         return " | ".join(OVERLONG)
     if choice == "kl":
         return "{estimator: k3, …} | a list of them | null"
+    if choice == "updates":
+        return "{passes: 1, minibatches: 4}"
     kind = LISTS.get(choice, choice)
     alone = choice in OPTIONAL and len(CHOICES[kind]) == 1
-    names = "{key: value}" if alone else " | ".join(CHOICES[kind])
+    names = "{key: value}" if alone else " | ".join([*CHOICES[kind], "file.py:NAME"])
     return names + (" | a list of them" if choice in LISTS else " | null" if choice in OPTIONAL else "")
 
 

@@ -13,21 +13,17 @@ a user's own file are used in the same way.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from reinlm.config import Config, build
 from reinlm.errors import InputError, unknown
+from reinlm.importable import IMPORTED, find, is_place, load_imports, place_of, placeholder
 from reinlm.renamed import renamed
 
 _ConfigClass = TypeVar("_ConfigClass", bound=type[Config])
+
+__all__ = ["IMPORTED", "PARTS", "builder", "is_part", "load_imports", "name_of_part", "part", "part_spec", "read_part"]
 
 PARTS: dict[str, dict[str, type[Config]]] = {}
 """kind -> name -> the configuration class, whose `build` makes the part."""
@@ -56,6 +52,8 @@ def part(kind: str, name: str) -> Callable[[_ConfigClass], _ConfigClass]:
 def read_part(kind: str, spec: Any) -> Config:
     """The configuration of the part that `spec` names: NAME, {NAME: values} or a configuration itself.
 
+    A NAME may be the place of a configuration class, `file.py:CLASS`.
+
     Raises:
         InputError: an unknown name, or values that do not fit; the key that is wrong is named.
     """
@@ -63,14 +61,25 @@ def read_part(kind: str, spec: Any) -> Config:
     if isinstance(spec, Config):
         return spec
     name, values = (spec, None) if isinstance(spec, str) else _one_pair(kind, spec)
-    if name not in known:
+    made = _at_place(kind, name) if is_place(name) else known.get(name)
+    if made is None:
         raise unknown(kind, str(name), known)
     if values is not None and not isinstance(values, Mapping):
         raise InputError(f"{kind}.{name}: {values!r} is no mapping of values", hint=f"write {{{name}: {{key: value}}}}")
     try:
-        return build(known[name], values or {})
+        return build(made, values or {})
     except InputError as error:
         raise InputError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+
+
+def _at_place(kind: str, place: str) -> type[Config]:
+    made = find(place, kind)
+    if not (isinstance(made, type) and issubclass(made, Config)):
+        name = getattr(made, "__name__", type(made).__name__)
+        raise InputError(
+            f"{kind} {place!r}: {name} is no configuration class", hint="derive from reinlm.config.Config, with `build`"
+        )
+    return made
 
 
 def builder(kind: str, config: Config) -> Callable[..., Any]:
@@ -84,14 +93,28 @@ def builder(kind: str, config: Config) -> Callable[..., Any]:
 
 
 def name_of_part(kind: str, config: Config) -> str:
-    """The name of the part in recipes."""
-    return next(name for name, known in PARTS[kind].items() if known is type(config))
+    """The name of the part in recipes; of a configuration that is not registered its place, or that of its class."""
+    names = (name for name, known in PARTS.get(kind, {}).items() if known is type(config))
+    return next(names, None) or place_of(type(config)) or type(config).__name__
+
+
+def is_part(config: Config) -> bool:
+    """Whether a configuration is that of a part, and not a section of a recipe: it is registered, or it can build one."""
+    return any(type(config) in known.values() for known in PARTS.values()) or callable(getattr(config, "build", None))
 
 
 def part_spec(kind: str, config: Config) -> Any:
-    """The part in recipe syntax: NAME, or {NAME: values}."""
+    """The part in recipe syntax: NAME, or {NAME: values}; `kind` may be empty for any.
+
+    The place of its class stands for a NAME that is not registered, and a placeholder for one that has none.
+    """
     values = config.model_dump()
-    name = name_of_part(kind, config)
+    kinds = [kind] if kind else list(PARTS)
+    name = next((name for home in kinds for name, known in PARTS.get(home, {}).items() if known is type(config)), None)
+    if name is None:
+        name = place_of(type(config))
+    if name is None:
+        return placeholder(config)
     return {name: values} if values else name
 
 
@@ -103,75 +126,6 @@ def _one_pair(kind: str, spec: Any) -> tuple[str, Any]:
         f"{kind}: cannot read {spec!r}",
         hint=f"write a name, or {{name: {{key: value}}}}; names: {', '.join(PARTS.get(kind, {}))}",
     )
-
-
-# ---------------------------------------------------------------------------------------------------- users' own files
-
-
-IMPORTED = "reinlm_imports_"
-"""Prefix of the module names of users' files."""
-
-
-def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
-    """Import the files (`mine.py`) or modules (`package.mine`) whose parts a recipe uses. A file is imported once.
-
-    Args:
-        places: one or several.
-
-    Raises:
-        InputError: a file or module that is not there, or that raises while it is imported; the line is named.
-    """
-    several = [places] if isinstance(places, str | Path) else places
-    if not isinstance(several, Sequence) or not all(isinstance(place, str | Path) for place in several):
-        raise InputError(f"imports: cannot read {places!r}", hint="write file.py, a module, or a list of them")
-    return [_load(str(place)) for place in several]
-
-
-def _load(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        return _load_module(place)
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
-        raise InputError(f"imports: no such file: {place}", hint=f"looked for {path}")
-    name = f"{IMPORTED}{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if not isinstance(error, Exception | SystemExit):
-            raise
-        raise InputError(f"imports: {place} raises {type(error).__name__}: {error}{_line(error, path)}") from error
-    return module
-
-
-def _load_module(name: str) -> ModuleType:
-    if "" in name.split("."):
-        raise InputError(f"imports: {name!r} is no name of a module", hint="give a file.py or a module")
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"imports: cannot import {name}: {error}", hint="give a file.py or a module") from error
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        files = [frame.filename for frame in frames if frame.name == "<module>"]
-        if isinstance(error, SyntaxError) and error.filename:
-            files.append(error.filename)
-        line = _line(error, Path(files[-1])) if files else ""
-        raise InputError(f"imports: {name} raises {type(error).__name__}: {error}{line}") from error
-
-
-def _line(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f" ({path.name}:{error.lineno})"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f" ({path.name}:{lines[-1]})" if lines else ""
 
 
 renamed(__name__, {"spell_part": "reinlm.parts:part_spec"})

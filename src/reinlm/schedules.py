@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from reinlm.errors import InputError, error_line
+from reinlm.importable import find, is_place, place_of
 
 SCHEDULES: dict[str, Callable[[float], float]] = {}
 """By name: the share of the run that is over, in [0, 1] -> a factor that goes from 1 to 0."""
@@ -45,7 +46,9 @@ def cosine(done: float) -> float:
 
 
 def check_schedule(name: str) -> str:
-    """The name. Raises ValueError for one that is not registered."""
+    """The name. Raises ValueError for one that is neither registered nor a place."""
+    if is_place(name):
+        return name
     if name not in SCHEDULES:
         raise ValueError(f"unknown schedule {name!r}; allowed: {', '.join(SCHEDULES)}")
     return name
@@ -60,7 +63,9 @@ def _usable(name: str) -> str:
 
 def _factor(name: str, done: float) -> float:
     try:
-        factor = float(SCHEDULES[name](done))
+        factor = float((find(name, "schedule") if is_place(name) else SCHEDULES[name])(done))
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"schedule {name!r} fails at {done:g}: {error_line(error)}") from error
     if not math.isfinite(factor):
@@ -70,8 +75,21 @@ def _factor(name: str, done: float) -> float:
     return factor
 
 
-Schedule = Annotated[str, AfterValidator(_usable)]
-"""The name of a schedule, in a configuration."""
+def _named(given: Any) -> Any:
+    """A registered name, or the place of a function; what is no function as it is."""
+    if not callable(given):
+        return given
+    name = next((name for name, function in SCHEDULES.items() if function is given), None) or place_of(given)
+    if name is None:
+        raise InputError(
+            f"schedule {getattr(given, '__name__', given)!r} is in no file, where config.yaml could name it",
+            hint='define it in a file, or register it: @reinlm.schedules.schedule("NAME")',
+        )
+    return name
+
+
+Schedule = Annotated[str, BeforeValidator(_named), AfterValidator(_usable)]
+"""In a configuration the name of a schedule, or `file.py:FUNCTION`; from Python also the function."""
 
 
 def scheduled(name: str, done: float, final_fraction: float = 0.0) -> float:

@@ -88,15 +88,19 @@ def test_a_run_finds_its_files_when_it_is_resumed_from_another_directory(
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_function_given_in_python_is_asked_for_when_its_run_is_resumed(tmp_path: Path) -> None:
+def test_a_function_that_no_file_names_is_asked_for_when_its_run_is_resumed(tmp_path: Path) -> None:
     saved(tmp_path / "model")
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    with trainer(tmp_path / "run", str(tmp_path / "model"), str(tmp_path / "d.jsonl")) as begun:
+
+    def inner(completions: list[str]) -> list[float]:
+        return graded(completions)
+
+    with trainer(tmp_path / "run", str(tmp_path / "model"), str(tmp_path / "d.jsonl"), inner) as begun:
         begun.step()
-    with pytest.raises(reinlm.InputError, match=r"reward\.functions was given in Python .*graded") as caught:
+    with pytest.raises(reinlm.InputError, match=r"reward\.functions was given in Python .*inner") as caught:
         reinlm.rl(output=tmp_path / "run", resume=True, quiet=True)
     assert "reward=…" in str(caught.value.hint)
-    assert reinlm.rl(output=tmp_path / "run", resume=True, quiet=True, reward=graded).summary["steps"] == 2
+    assert reinlm.rl(output=tmp_path / "run", resume=True, quiet=True, reward=inner).summary["steps"] == 2
 
 
 def test_a_model_given_in_python_is_asked_for_when_its_run_is_resumed(tmp_path: Path) -> None:

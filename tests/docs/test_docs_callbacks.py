@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,14 @@ def test_a_declared_metric_is_logged_and_shown_with_its_unit_and_range(tmp_path:
     exec(example, scope)
     exec(declaration, scope)
     RunFolder.create(tmp_path, kind="sft", config={}, command="", overwrite=True).close()
-    MetricsLog(tmp_path).append(1, {"mine/since_best": 3.0})
+    log = MetricsLog(tmp_path)
+    log.append(1, {"mine/since_best": 3.0})
+    log.append(2, {"mine/since_best": 12.0})
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page)
-    (chart,) = [chart for chart in map(json.loads, found) if chart["title"] == "mine/since_best"]
-    assert (chart["unit"], chart["meaning"]) == ("steps", "Steps since the reward last rose.")
-    assert chart["curves"][0] == {"label": "mine/since_best", "x": [1], "y": [3.0], "healthy": [10.0]}
+    (drawn,) = [found for found in re.findall(r"<figure>.*?</figure>", page, re.DOTALL) if "mine/since_best" in found]
+    assert "mine/since_best, in steps: mine/since_best 3 at step 1, 12 at step 2" in drawn
+    assert "Steps since the reward last rose." in drawn
+    assert "at most 10 (1 of 2 values)" in drawn
     del METRICS["mine/since_best"]
 
 

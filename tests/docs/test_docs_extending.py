@@ -46,7 +46,7 @@ def registers() -> Iterator[None]:
 
 def blocks(title: str, number: int = 0) -> tuple[str, dict[str, Any]]:
     """The file and the recipe of a section; `number`: of its first example, its second, …"""
-    codes = re.findall(r"```python\n(.*?)```", SECTIONS[title], re.DOTALL)
+    codes = re.findall(r"```python[^\n]*\n(.*?)```", SECTIONS[title], re.DOTALL)
     recipes = re.findall(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL)
     return codes[number], yaml.safe_load(recipes[number]) if recipes else {}
 
@@ -120,6 +120,12 @@ def test_a_column_flows_from_the_engine_to_the_log_and_the_loss(tmp_path: Path) 
     _, folder = play("An engine and a per-token column", tmp_path)
     assert load_file(folder / "rollouts/step_1.safetensors")["column/position"].max() < 1.0
     assert reinlm.algorithm("grpo", terms=["late"]).needs_columns == {"position"}
+
+
+def test_functions_are_gate_and_advantage(tmp_path: Path) -> None:
+    _, folder = play("A function as gate or advantage", tmp_path)
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["algorithm"]
+    assert (config["gate"], config["advantage"]) == ("mine.py:soft_clip", "mine.py:median_baseline")
 
 
 def test_an_optimizer_and_a_schedule_have_names(tmp_path: Path) -> None:

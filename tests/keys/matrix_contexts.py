@@ -155,6 +155,10 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "algorithm": {"filters": {"mixed_outcomes": {}}},
             "reward": {**GRADED, "functions": ["rewards.py:graded", "rewards.py:halves"]},
         },
+        "algorithm.updates.minibatches": {
+            "training": {"minibatches": None},
+            "rollout": {"batch_size": 32, "group_size": 2},
+        },
         "algorithm.sequence_mask": _FROZEN,
         "algorithm.entropy": {"algorithm": {"entropy": {"coefficient": 0.2}}},
         "algorithm.entropy.step": {"algorithm": {"entropy": {"target": 9.0}}, **_STEPS},

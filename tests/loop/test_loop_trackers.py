@@ -117,7 +117,7 @@ def test_trackio_writes_metrics_config_and_samples_and_goes_on_in_its_own_run(
 ) -> None:
     pytest.importorskip("trackio")
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from pathlib import Path\n"
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}; from pathlib import Path\n"
         f"from test_loop_trackers import cut_and_resumed\n"
         f"cut_and_resumed(Path({str(tmp_path)!r}), {{'trackio': {{'project': 'tests'}}}})"
     )

@@ -152,7 +152,7 @@ def test_the_configuration_brings_its_own_settings():
 
 def test_functions_are_written_to_a_file_by_name():
     config = RewardConfig(functions=["math", {"name": longer_is_better, "weight": 0.5}])
-    wanted = ["math", {"name": "rewards_support:longer_is_better", "weight": 0.5}]
+    wanted = ["math", {"name": "tests/rewards/rewards_support.py:longer_is_better", "weight": 0.5}]
     assert config.model_dump(mode="json")["functions"] == wanted
     assert [choice.name for choice in read_spec(wanted)] == ["math", "longer_is_better"]
     assert config.model_dump()["functions"][1]["name"] is longer_is_better

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -66,10 +67,12 @@ def resolve(spec: str | Mapping[str, Any] | Algorithm) -> Algorithm:
 def algorithm_spec(algorithm: Algorithm) -> dict[str, Any]:
     """The algorithm as a mapping in recipe syntax with every choice explicit; `resolve` builds an equal one from it.
 
-    Of choices that no recipe can name it holds the class name and the fields.
+    A choice that no file holds under a name stands there as a placeholder. An algorithm that is not registered is spelled
+    out as changes of grpo.
     """
-    named = ALGORITHMS.get(algorithm.base or algorithm.name)
-    return spec_of(algorithm, named and named())
+    if (algorithm.base or algorithm.name) not in ALGORITHMS:
+        algorithm = replace(algorithm, base="grpo")
+    return spec_of(algorithm, ALGORITHMS[algorithm.base or algorithm.name]())
 
 
 def merge_specs(old: Any, new: Any, default: str) -> Any:

@@ -109,6 +109,11 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
     tree = merge(tree, given)
     if "algorithm" not in tree:
         raise InputError("which algorithm?", hint=f"{command_line('classical', '--list')} shows what there is")
+    if not isinstance(tree["algorithm"], str):
+        raise InputError(
+            f"algorithm: {tree['algorithm']!r:.60} is no name of a classical algorithm",
+            hint="a recipe with model and data is one of `reinlm rl`",
+        )
     for word in (tree["algorithm"], *words):
         if "=" not in word and word in gymnasium.registry:
             raise InputError(f"{word!r} is an environment, not an algorithm or a setting", hint=f"write --env {word}")

@@ -52,6 +52,7 @@ def keys(
 ) -> None:
     """The keys of a recipe: values, defaults, descriptions.
 
+    \b
     reinlm keys clip
     reinlm keys learning_rate --verb sft
     """

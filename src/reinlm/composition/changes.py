@@ -10,20 +10,23 @@ where there is none. `change` lays what a user wrote over such a tree:
 - a wrapper, such as `whitened` around an advantage, stays where the kind inside it is named, is put around what is there by
   its own name, and is taken off by `whitened: null`;
 - an object from Python is the whole choice.
+
+A name may be the place of a user's own function or class, `mine.py:NAME` or `package.module:NAME`.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from reinlm.composition import filters, shapers  # noqa: F401  they register their choices
+from reinlm.composition.functions import function_in
 from reinlm.errors import InputError, unknown
+from reinlm.importable import find, is_place, is_placeholder, is_plain, place_of
 from reinlm.objectives import CHOICES, KL
 from reinlm.objectives.earlier import EARLIER
 
@@ -43,16 +46,23 @@ def choice_tree(choice: Any) -> Any:
     """A choice as a tree; an object that no recipe can name is its own tree."""
     if choice is None or isinstance(choice, str):
         return choice
+    choice = function_in(choice)
     known = {made: name for options in CHOICES.values() for name, made in options.items()}
     if is_dataclass(choice) and not isinstance(choice, type):
-        name = known.get(type(choice))
-        return choice if name is None else {name: value_tree(choice)}
-    return {known[choice]: {}} if _hashable(choice) and choice in known else choice
+        name, values = known.get(type(choice)), value_tree(choice)
+        if name is not None:
+            return {name: values}
+        home = place_of(type(choice))
+        if home is not None and is_plain(values):
+            return {home: values}
+    name = known.get(choice) if _hashable(choice) else None
+    home = name or place_of(choice)
+    return choice if home is None else {home: {}}
 
 
 def value_tree(choice: Any) -> dict[str, Any]:
     """The values of a dataclass by field; a field that holds a choice has its tree."""
-    values = ((member, getattr(choice, member.name)) for member in fields(choice))
+    values = ((member, getattr(choice, member.name)) for member in fields(choice) if member.init)
     return {member.name: choice_tree(value) if "kind" in member.metadata else value for member, value in values}
 
 
@@ -69,6 +79,8 @@ def change(kind: str, old: Any, given: Any) -> Any:
     """
     if given is None:
         return None
+    if isinstance(given, type):
+        raise InputError(f"{kind}: {given.__name__} is a class", hint=f"give an instance of it: {given.__name__}(…)")
     if _is_instance(kind, given):
         return choice_tree(given)
     named = _names(kind, given)
@@ -131,7 +143,7 @@ def change_kl(old: Any, given: Any) -> Any:
             f"kl: there are {len(old)} KL terms, so {given!r} may mean either of them", hint="give the whole list"
         )
     start = {} if old is None or isinstance(old, list) else old
-    return {**start, **_values("kl", KL, start, values)}
+    return {**start, **change_values("kl", KL, start, values)}
 
 
 def _kl_values(given: Any) -> Mapping[str, Any]:
@@ -165,8 +177,8 @@ def build_choice(kind: str, tree: Any) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     ((name, values),) = tree.items()
-    made = CHOICES[kind][name]
-    return made if inspect.isfunction(made) else build_values(name, made, values)
+    made = _made(kind, name)
+    return build_values(name, made, values) if isinstance(made, type) else made
 
 
 def build_values(name: str, made: Any, values: Mapping[str, Any]) -> Any:
@@ -188,7 +200,7 @@ def build_values(name: str, made: Any, values: Mapping[str, Any]) -> Any:
 
 def _inner(kind: str, name: str) -> str | None:
     """The field in which a choice holds another of its own kind; None for one that is no wrapper."""
-    members = _members(CHOICES[kind].get(name))
+    members = _members(_made(kind, name))
     return next((key for key, member in members.items() if member.metadata.get("kind") == kind), None)
 
 
@@ -223,17 +235,17 @@ def _set(kind: str, old: Any, name: str, given: Any) -> Any:
     if wrapper is not None:
         inner = _inner(kind, wrapper)
         return {wrapper: {**old[wrapper], inner: _set(kind, old[wrapper][inner], name, given)}}
-    made = CHOICES[kind][name]
+    made = _made(kind, name)
     same = isinstance(old, Mapping) and name in old
     start: dict[str, Any] = dict(old[name]) if same else {}
     inner = _inner(kind, name)
     if inner is not None and not same and old is not None:
         start[inner] = old
-    if inspect.isfunction(made):
+    if not isinstance(made, type):
         if given:
             raise InputError(f"{name} takes no values: {given!r}", hint=f"write {name} alone")
         return {name: {}}
-    return {name: {**start, **_values(name, made, start, given)}}
+    return {name: {**start, **change_values(name, made, start, given)}}
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -260,9 +272,24 @@ def _unreadable(kind: str, given: Any) -> InputError:
 
 
 def _known(kind: str, name: str) -> str:
-    if name not in CHOICES[kind]:
+    if is_placeholder(name):
+        raise InputError(f"{kind} was given in Python and is not in the file: {name}", hint="give it again")
+    if _made(kind, name) is None:
         raise unknown(kind, name, CHOICES[kind])
     return name
+
+
+def _made(kind: str, name: str) -> Any:
+    """The class or function of a name: a registered one, or the one at a place; None for an unknown name.
+
+    Raises InputError for a place where there is none.
+    """
+    if name in CHOICES[kind] or not is_place(name):
+        return CHOICES[kind].get(name)
+    made = find(name, kind)
+    if not callable(made):
+        raise InputError(f"{kind} {name!r} is of type {type(made).__name__}", hint="name a function or a dataclass")
+    return made
 
 
 def _is_instance(kind: str, made: Any) -> bool:
@@ -286,13 +313,15 @@ def _hashable(value: Any) -> bool:
 
 
 def _members(made: Any) -> dict[str, Field[Any]]:
-    return {field.name: field for field in fields(made)} if is_dataclass(made) else {}
+    if not (isinstance(made, type) and is_dataclass(made)):
+        return {}
+    return {field.name: field for field in fields(made) if field.init}
 
 
-def _values(name: str, made: Any, old: Mapping[str, Any], given: Any) -> dict[str, Any]:
+def change_values(name: str, made: Any, old: Mapping[str, Any], given: Any) -> dict[str, Any]:
     """The values that are given, by field, from one value, a list of values or a mapping; each of the field's type."""
     members = _members(made)
-    hints = get_type_hints(made, localns={"Advantage": Any, "Controller": Any}) if members else {}
+    hints = _hints(made) if members else {}
     if not isinstance(given, Mapping) or _names_a_choice(members, given):
         values = [] if given is None else given if isinstance(given, list | tuple) else [given]
         if len(values) > len(members):
@@ -307,13 +336,32 @@ def _values(name: str, made: Any, old: Mapping[str, Any], given: Any) -> dict[st
         if "kind" in members[key].metadata:
             changed[key] = change(members[key].metadata["kind"], old.get(key), value)
             continue
-        try:
-            TypeAdapter(hints[key]).validate_python(value, strict=True)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"]
-            raise InputError(f"{name}.{key}: {message[0].lower()}{message[1:]} (given: {value!r})") from error
-        changed[key] = value
+        changed[key] = _fitting(f"{name}.{key}", hints.get(key, Any), value)
     return changed
+
+
+def _hints(made: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; none where they name what is there for type checkers alone."""
+    try:
+        return get_type_hints(made, localns={"Advantage": Any, "Controller": Any})
+    except NameError:
+        return {}
+
+
+def _fitting(where: str, hint: Any, value: Any) -> Any:
+    """The value, if it is of the type of its field; a list is a tuple where the field is one."""
+    try:
+        kind = TypeAdapter(hint)
+    except PydanticSchemaGenerationError:  # a class of the user's own
+        return value
+    try:
+        if isinstance(value, list):
+            return kind.validate_python(value)
+        kind.validate_python(value, strict=True)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise InputError(f"{where}: {message[0].lower()}{message[1:]} (given: {value!r})") from error
+    return value
 
 
 def _renamed(choice: str, key: str, members: Mapping[str, Any], given: Mapping[str, Any]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from reinlm.aliases import alias_hint
-from reinlm.composition.algorithm import OVERLONG, Algorithm
+from reinlm.composition.algorithm import OVERLONG, Algorithm, Updates
 from reinlm.composition.changes import (
     LISTS,
     OPTIONAL,
@@ -18,13 +18,15 @@ from reinlm.composition.changes import (
     change,
     change_kl,
     change_list,
+    change_values,
     choice_tree,
     value_tree,
 )
 from reinlm.errors import InputError, unknown
+from reinlm.importable import is_place, is_placeholder, placeholder
 from reinlm.objectives import CHOICES, KL
 
-FIELDS = ("advantage", "ratio", "gate", "aggregation", "kl", *LISTS, *OPTIONAL, "overlong", "name")
+FIELDS = ("advantage", "ratio", "gate", "aggregation", "kl", *LISTS, *OPTIONAL, "overlong", "updates", "name")
 """Fields of `Algorithm` that a recipe may set."""
 EARLIER_FIELDS = {"weights": "aggregation"}
 """Earlier name of a field -> its name."""
@@ -54,8 +56,14 @@ def merge_changes(base: Algorithm, old: Mapping[str, Any], new: Mapping[str, Any
     merged = {**old, **new}
     for key in old.keys() & new.keys() & set(FIELDS):
         before = field_tree(base, key)
-        after = _changed(key, _changed(key, before, old[key]), new[key])
-        merged[key] = after if key in ("kl", "name", "overlong", *LISTS) else between(key, before, after)
+        try:
+            earlier = before if is_placeholder(old[key]) else _changed(key, before, old[key])
+        except InputError:
+            if isinstance(new[key], str | Mapping | Sequence):
+                raise
+            earlier = before  # an object replaces the whole choice, also one that is in no file
+        after = _changed(key, earlier, new[key])
+        merged[key] = after if key in ("kl", "name", "overlong", "updates", *LISTS) else between(key, before, after)
     return merged
 
 
@@ -67,7 +75,7 @@ def spell_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     spelled = named_fields(changes)
     for key, value in spelled.items():
         try:
-            spelled[key] = _changed(key, {} if key == "kl" else [] if key in LISTS else None, value)
+            spelled[key] = _changed(key, {} if key in ("kl", "updates") else [] if key in LISTS else None, value)
         except (InputError, KeyError):  # it refers to what it changes, or is an error that `compose` names
             continue
     return spelled
@@ -87,6 +95,8 @@ def named_fields(changes: Mapping[str, Any]) -> dict[str, Any]:
 def field_tree(algorithm: Algorithm, key: str) -> Any:
     """One field of an algorithm as a tree, as `reinlm.composition.changes` has them."""
     value = getattr(algorithm, key)
+    if key == "updates":
+        return vars(value).copy()
     if key == "kl":
         return [value_tree(kl) for kl in value] if isinstance(value, tuple) else value and value_tree(value)
     return [choice_tree(item) for item in value] if key in LISTS else choice_tree(value)
@@ -95,8 +105,8 @@ def field_tree(algorithm: Algorithm, key: str) -> Any:
 def algorithm_spec(algorithm: Algorithm, base: Algorithm | None = None) -> dict[str, Any]:
     """The algorithm as a mapping in recipe syntax with every choice explicit, for config.yaml.
 
-    `reinlm.algorithms.resolve` builds an equal algorithm from it, if all choices are registered; of other choices it holds
-    the class name and the fields.
+    `reinlm.algorithms.resolve` builds an equal algorithm from it, if all choices are registered or have a place in a file;
+    other ones stand there as a placeholder.
 
     Args:
         base: the named algorithm that `base` names in it; by default one without wrappers around its choices.
@@ -104,7 +114,9 @@ def algorithm_spec(algorithm: Algorithm, base: Algorithm | None = None) -> dict[
     tree: dict[str, Any] = {"base": algorithm.base or algorithm.name}
     if algorithm.base:
         tree["name"] = algorithm.name
-    for key in FIELDS[:-1]:
+    if base is not None and algorithm.updates != base.updates:
+        tree["updates"] = vars(algorithm.updates).copy()
+    for key in (key for key in FIELDS if key not in ("updates", "name")):
         value = getattr(algorithm, key)
         if key == "kl":
             tree[key] = [_values_of(kl) for kl in value] if isinstance(value, tuple) else value and _values_of(value)
@@ -116,18 +128,26 @@ def algorithm_spec(algorithm: Algorithm, base: Algorithm | None = None) -> dict[
 
 
 def choice_spec(choice: Any) -> Any:
-    """A choice in recipe syntax: a name, or {name: values}."""
-    if choice is None or isinstance(choice, str):
-        return choice
-    known = {made: name for options in CHOICES.values() for name, made in options.items()}
-    if is_dataclass(choice) and not isinstance(choice, type):
-        return {known.get(type(choice), type(choice).__name__): _values_of(choice)}
-    return known.get(choice) or getattr(choice, "__name__", repr(choice))
+    """A choice in recipe syntax: a name or a place, or {name: values}; a placeholder for what no recipe can name."""
+    tree = choice_tree(choice)
+    if tree is None or isinstance(tree, str):
+        return tree
+    if not isinstance(tree, Mapping):
+        return placeholder(tree)
+    ((name, values),) = tree.items()
+    if not is_dataclass(choice) or (is_place(name) and not values):
+        return name
+    return {name: _spelled(choice, values)}
 
 
 def _values_of(choice: Any) -> dict[str, Any]:
-    values = ((member, getattr(choice, member.name)) for member in fields(choice))
-    return {member.name: choice_spec(value) if "kind" in member.metadata else value for member, value in values}
+    return _spelled(choice, value_tree(choice))
+
+
+def _spelled(choice: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a choice; a field that holds another choice has it in recipe syntax."""
+    inner = {member.name: getattr(choice, member.name) for member in fields(choice) if "kind" in member.metadata}
+    return {name: choice_spec(inner[name]) if name in inner else value for name, value in values.items()}
 
 
 def _changed(key: str, old: Any, given: Any) -> Any:
@@ -140,6 +160,11 @@ def _changed(key: str, old: Any, given: Any) -> Any:
         if given not in OVERLONG:
             raise unknown("choice for overlong", str(given), OVERLONG)
         return given
+    if key == "updates":
+        if not isinstance(given, Mapping | Updates):
+            raise InputError(f"updates: cannot read {given!r}", hint="write {passes: 1, minibatches: 4}")
+        values = given if isinstance(given, Mapping) else vars(given)
+        return {**(old or {}), **change_values("updates", Updates, old or {}, values)}
     if key == "kl":
         return change_kl(old, given)
     if key in LISTS:
@@ -157,6 +182,8 @@ def _build(key: str, tree: Any) -> Any:
         return (
             tuple(build_values("kl", KL, item) for item in tree) if several else tree and build_values("kl", KL, tree)
         )
+    if key == "updates":
+        return Updates(**tree)
     if key in LISTS:
         return tuple(build_choice(LISTS[key], item) for item in tree)
     return tree if key in ("name", "overlong") else build_choice(key, tree)

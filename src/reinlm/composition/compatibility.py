@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from reinlm.composition.functions import function_in, name_of
 from reinlm.objectives import (
     GDPO,
     KL,
@@ -75,7 +76,7 @@ def _ties(algorithm: Composition) -> None:
         if kl.placement == "token_reward" and not algorithm.advantage.sums_rewards:
             raise ValueError(
                 f"a KL in the reward of every token needs an advantage that sums rewards over time (returns, gae, n_step, "
-                f"vtrace), and {type(algorithm.advantage).__name__} compares whole answers; "
+                f"vtrace), and {name_of(algorithm.advantage)} compares whole answers; "
                 "place it in the sequence_reward or in the loss"
             )
 
@@ -89,7 +90,7 @@ def is_pair(ties: list[KL]) -> bool:
 
 
 def _rewards(algorithm: Composition) -> None:
-    advantage, name = algorithm.advantage, type(algorithm.advantage).__name__
+    advantage, name = algorithm.advantage, name_of(algorithm.advantage)
     if not advantage.reads_rewards:
         idle = {
             "a KL in the sequence_reward": any(kl.placement == "sequence_reward" for kl in algorithm.active_kl),
@@ -123,7 +124,7 @@ def _nothing(algorithm: Composition) -> None:
 
 def _critic(algorithm: Composition) -> None:
     needed = "critic" in algorithm.advantage.needs
-    name = type(algorithm.advantage).__name__
+    name = name_of(algorithm.advantage)
     if needed and algorithm.critic is None:
         raise ValueError(f"advantage {name} needs the values of a critic, and there is none; set critic=critic")
     if algorithm.critic is not None and not needed:
@@ -151,7 +152,7 @@ def cautions(algorithm: Composition) -> tuple[str, ...]:
     if is_pair([kl for kl in algorithm.active_kl if kl.anchor == "reference"]) and not _rewards_undivided(algorithm):
         found.append(
             "a full KL in reward and loss is the exact gradient where γ = λ = 1 and advantages are not divided; "
-            f"{type(algorithm.advantage).__name__} discounts, cuts or divides them"
+            f"{name_of(algorithm.advantage)} discounts, cuts or divides them"
         )
     return tuple(found)
 
@@ -172,7 +173,7 @@ def idle_choices(algorithm: Composition, updates: int, replay: bool = False) -> 
         return []
     found = []
     gate = type(algorithm.gate).__name__
-    if gate != "NoGate" and type(algorithm.gate).__module__.startswith("reinlm."):
+    if gate != "NoGate" and type(function_in(algorithm.gate)).__module__.startswith("reinlm."):
         found.append(
             f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
             "training.minibatches or training.passes makes more updates"

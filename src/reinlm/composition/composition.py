@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from reinlm.composition.compatibility import cautions, refuse_contradictions
 from reinlm.composition.filters import GroupFilter
+from reinlm.composition.functions import as_advantage, as_gate, name_of
 from reinlm.composition.shapers import Shaper
 from reinlm.composition.terms import check_terms, term_needs
 from reinlm.objectives import (
@@ -58,11 +59,11 @@ class Composition:
     name: str
     """Its name; a changed algorithm may have any."""
     advantage: Advantage
-    """How good a token or answer was, and against which baseline."""
+    """How good a token or answer was, and against which baseline; a function may stand here."""
     ratio: Ratio
     """How far the policy has moved: per token, turn or sequence, from the old weights or the sampler."""
     gate: Gate
-    """How much of the movement counts."""
+    """How much of the movement counts; a function may stand here."""
     aggregation: Aggregation
     """How much each token weighs."""
     kl: KL | tuple[KL, ...] | None = None
@@ -98,6 +99,13 @@ class Composition:
     def __post_init__(self) -> None:
         if self.overlong not in OVERLONG:
             raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
+        object.__setattr__(self, "gate", as_gate(self.gate))
+        object.__setattr__(self, "advantage", as_advantage(self.advantage))
+        if not hasattr(self.ratio, "against"):
+            raise ValueError(
+                f"ratio: {name_of(self.ratio)} does not say what it is against; a ratio is a dataclass such as TokenRatio, "
+                'with `against`, "old" or "rollout"'
+            )
         check_terms(self.terms)
         refuse_contradictions(self)
 

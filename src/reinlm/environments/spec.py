@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from pathlib import Path
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from reinlm.config import Config
 from reinlm.environments.protocol import MakeEnvironment, check_environment
 from reinlm.environments.question import Question
 from reinlm.errors import InputError
-from reinlm.parts import builder, load_imports, part, read_part
+from reinlm.importable import find, is_place
+from reinlm.parts import builder, part, read_part
 
 
 @part("environment", "question")
@@ -24,12 +27,16 @@ class QuestionConfig(Config):
 def make_environment(spec: Any) -> MakeEnvironment:
     """The factory of environments for a name, {name: values}, `file.py:CLASS`, `module:CLASS`, or a class.
 
+    Values may also be those of the arguments of a class: {file.py:CLASS: values}.
+
     Raises:
         InputError: an unknown name, values that do not fit, or a class that is not there.
     """
     if isinstance(spec, str) and ":" in spec:
-        return _checked(_found(spec), spec)
-    if callable(spec):
+        return _at_place(spec, {})
+    if isinstance(spec, Mapping) and len(spec) == 1 and is_place(name := next(iter(spec))):
+        return _at_place(name, spec[name] or {})
+    if callable(spec) and not isinstance(spec, Config):
         return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
     return builder("environment", read_part("environment", spec))
 
@@ -39,31 +46,32 @@ def is_question(make: MakeEnvironment) -> bool:
     return make is Question or isinstance(getattr(make, "__self__", None), QuestionConfig)
 
 
-def _found(place: str) -> Any:
-    """The object at `file.py:CLASS` or `module:CLASS`."""
-    file, _, name = place.rpartition(":")
-    if file.endswith(".py") and not Path(file).expanduser().is_file():
-        raise InputError(f"environment {place!r}: no such file: {file}", hint="write file.py:CLASS or module:CLASS")
-    (module,) = load_imports([file])
-    if not hasattr(module, name):
-        raise InputError(f"environment {place!r}: {file} has no class {name!r}", hint="write file.py:CLASS")
-    return getattr(module, name)
+def _at_place(place: str, values: Any) -> MakeEnvironment:
+    """What makes the environment at `file.py:CLASS` or `module:CLASS`, with values of its arguments."""
+    made = find(place, "environment")
+    if isinstance(made, type) and issubclass(made, Config):
+        return builder("environment", read_part("environment", {place: values}))
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"environment {place!r}: {values!r} is no mapping of values", hint=f"{{{place}: {{key: value}}}}"
+        )
+    return _checked(made, place, values)
 
 
-def _checked(made: Any, place: str) -> MakeEnvironment:
-    """A class, or a function that makes an environment, without required arguments; InputError for anything else."""
+def _checked(made: Any, place: str, values: Mapping[str, Any] = MappingProxyType({})) -> MakeEnvironment:
+    """A class, or a function that makes an environment, with values of its arguments; InputError for anything else."""
     if not callable(made):
         raise InputError(f"environment {place!r} is of type {type(made).__name__}, not a class", hint="name a class")
     try:
         if inspect.isclass(made):
             check_environment(made)
-        inspect.signature(made).bind()
+        inspect.signature(made).bind(**values)
     except TypeError as error:
         raise InputError(
             f"environment {place!r}: {error}",
-            hint='it is called without arguments; @part("environment", NAME) on a configuration class gives it settings',
+            hint="it is called with the values that are given: {file.py:CLASS: {key: value}}",
         ) from error
     except ValueError:  # a builtin without a signature
         pass
-    found: MakeEnvironment = made
+    found: MakeEnvironment = functools.partial(made, **values) if values else made
     return found

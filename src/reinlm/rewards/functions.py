@@ -33,7 +33,7 @@ class FunctionSource:
     function: str
     """Name of the function, or of the part."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The values of a part."""
+    """The values of a part, or of a class."""
 
 
 def source_of(function: Callable[..., Any]) -> FunctionSource | None:
@@ -82,7 +82,29 @@ def load(source: FunctionSource) -> Callable[..., Any]:
         raise InputError(f"{source.place} has no function {source.function!r}", hint=hint)
     if not callable(function):
         raise InputError(f"{source.function!r} in {source.place} is not a function but {type(function).__name__}")
+    if inspect.isclass(function):
+        return _made(function, source)
+    if source.options:
+        key = next(iter(source.options))
+        hint = "a function of yours takes name, weight and label; values are for a class or a reward with a name"
+        raise InputError(f"{source.function} in {source.place}: unknown key {key!r}", hint=hint)
     found: Callable[..., Any] = function
+    return found
+
+
+def _made(kind: type, source: FunctionSource) -> Callable[..., Any]:
+    """An instance of a class with the values that are given. Raises InputError where these do not fit, or it is no function."""
+    try:
+        inspect.signature(kind).bind(**source.options)
+    except TypeError as error:
+        raise InputError(f"{source.function} in {source.place} is a class: {error}") from error
+    try:
+        made = kind(**source.options)
+    except Exception as error:
+        raise InputError(f"{source.function} in {source.place} raised {error_line(error, source.place)}") from error
+    if not callable(made):
+        raise InputError(f"{source.function} in {source.place} has no method `__call__`, which scores answers")
+    found: Callable[..., Any] = made
     return found
 
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 
 from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError, nearest
-from reinlm.parts import PARTS, builder, read_part
+from reinlm.importable import is_placeholder, written
+from reinlm.parts import PARTS, builder, part_spec, read_part
 from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import FunctionSource, source_of, source_of_part
 
@@ -23,7 +24,8 @@ RewardSpec = str | Callable[..., Any] | Mapping[str, Any] | Sequence[Any]
 
 - a name: `"math"`, or one that `@part("reward", NAME)` of a user's file registers;
 - a function, sync or async: `my_function`;
-- where to find one: `"rewards.py:score"` or `"package.module:score"`;
+- where to find one: `"rewards.py:score"` or `"package.module:score"`; of a class, which is called with the values that are
+  given, `{"rewards.py:Near": {"scale": 0.5}}`;
 - a mapping with the reward under `name`, a `weight` (1), a `label` to log it by, and the values of a reward with a name:
   `{"name": "regex", "pattern": "####", "weight": 0.5}`, or `{"regex": {"pattern": "####", "weight": 0.5}}`; `function` may
   stand for `name`: `{"function": my_function, "weight": 0.5}`;
@@ -86,7 +88,7 @@ class RewardConfig(Config):
 
     @field_serializer("functions", when_used="json")
     def _named(self, functions: Any) -> Any:
-        return _writable(functions)
+        return write_spec(functions)
 
 
 @dataclass(frozen=True)
@@ -157,27 +159,26 @@ def _free(name: str, taken: set[str]) -> str:
 def _read(item: Any) -> tuple[Choice, str | None]:
     """One reward, and its label where it has one."""
     options: dict[str, Any] = {}
+    nested = False
     if _is_pair(item):
         item, weight_of_pair = item
-        named = dict(item) if isinstance(item, Mapping) else {"name": item}
-        if not named.keys() & {"name", "function"}:
-            name, values = _by_key(named)
-            named = {"name": name, **values}
+        named = item if isinstance(item, Mapping) and item.keys() & {"name", "function"} else {"name": item}
         item = {**named, "weight": weight_of_pair}
     if isinstance(item, Mapping):
         options = dict(item)
         if "function" in options and "name" not in options:
             options["name"] = options.pop("function")
-        if "name" not in options:
-            item, options = _by_key(item)
-        else:
-            item = options.pop("name")
+        item = options.pop("name") if "name" in options else item
+        if isinstance(item, Mapping):
+            beside = options if "weight" in options or "label" in options else {}
+            item, values = _by_key(item)
+            options, nested = {**values, **beside}, True
     weight, label = options.pop("weight", 1.0), options.pop("label", None)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         raise InputError(f"reward {_name(item)!r}: weight must be a finite number, not {weight!r}")
     if label is not None and (not isinstance(label, str) or not label):
         raise InputError(f"reward {_name(item)!r}: label must be text, not {label!r}")
-    source, function = _find(item, options)
+    source, function = _find(item, options, nested=nested)
     return Choice(_name(item), float(weight), source, function), label
 
 
@@ -191,7 +192,10 @@ def _by_key(item: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     raise InputError(f"reward {given!r} does not say which one it is", hint='write {"name": "math", "weight": 0.5}')
 
 
-def _find(item: Any, options: Mapping[str, Any]) -> tuple[FunctionSource | None, Callable[..., Any] | None]:
+def _find(
+    item: Any, options: Mapping[str, Any], *, nested: bool
+) -> tuple[FunctionSource | None, Callable[..., Any] | None]:
+    """`nested`: the values stand below the name, `{mine.py:CLASS: {…}}`, so that they are those of a class."""
     if isinstance(item, str) and ":" not in item:
         if item.endswith(".py"):
             raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
@@ -205,6 +209,8 @@ def _find(item: Any, options: Mapping[str, Any]) -> tuple[FunctionSource | None,
         raise InputError(
             f"{item!r} is not a reward", hint="give a name, a function, file.py:function, or a mapping with a name"
         )
+    if isinstance(item, str) and nested:
+        return replace(_place(item), options=dict(options)), None
     if options:
         key = next(iter(options))
         raise InputError(
@@ -251,12 +257,23 @@ def _name(item: Any) -> str:
     return name.strip("<>")
 
 
-def _writable(spec: Any) -> Any:
-    """`spec` for a file: functions as `module:function`."""
+def write_spec(spec: Any) -> Any:
+    """`spec` for a file: functions and objects by their place, logged by the names that they have."""
     if isinstance(spec, Mapping):
-        return {key: _writable(value) for key, value in spec.items()}
+        tree = {key: write_spec(value) for key, value in spec.items()}
+        key = "name" if "name" in spec else "function"
+        if isinstance(tree.get(key), Mapping) and "label" in tree[key]:
+            return {"label": tree[key]["label"], **tree, key: tree[key]["name"]}
+        return tree
     if isinstance(spec, list | tuple):
-        return [_writable(item) for item in spec]
+        if _is_pair(spec):
+            first = write_spec(spec[0])
+            return {**first, "weight": spec[1]} if isinstance(first, Mapping) and "label" in first else [first, spec[1]]
+        return [write_spec(item) for item in spec]
+    if isinstance(spec, Config):
+        return part_spec("reward", spec)
     if callable(spec):
-        return f"{getattr(spec, '__module__', '?')}:{getattr(spec, '__qualname__', type(spec).__name__)}"
+        place = written(spec)
+        known = not isinstance(place, str) or is_placeholder(place) or _name(place) == _name(spec)
+        return place if known else {"name": place, "label": _name(spec)}
     return spec

@@ -16,9 +16,12 @@ from reinlm.data import DataConfig
 from reinlm.data.config import Chat
 from reinlm.data.frames import is_rows
 from reinlm.errors import find_name
+from reinlm.importable import written
 from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
+from reinlm.parts import is_part, part_spec
 from reinlm.rewards import RewardConfig
+from reinlm.rewards.spec import write_spec
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
 from reinlm.schedules import Schedule
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
@@ -411,6 +414,13 @@ def dump_defaults(kind: type[VerbConfig]) -> dict[str, Any]:
 
 
 def _dumped(value: Any) -> Any:
+    if isinstance(value, RewardConfig):
+        return {
+            **{key: getattr(value, key) for key in type(value).model_fields},
+            "functions": write_spec(value.functions),
+        }
+    if isinstance(value, Config) and is_part(value):
+        return part_spec("", value)
     if isinstance(value, Config):
         return {name: _dumped(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, Mapping):
@@ -421,7 +431,7 @@ def _dumped(value: Any) -> Any:
             return f"<{len(value)} rows given in Python, sha256 {digest[:16]}>"
         return [_dumped(item) for item in value]
     if callable(value):
-        return f"<{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))} given in Python>"
+        return written(value)
     return value
 
 

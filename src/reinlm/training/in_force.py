@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
 from reinlm.composition.document import short, short_kl
 from reinlm.config import Config, dump_yaml, redact
+from reinlm.importable import is_place, is_placeholder, load_imports, module_place
+from reinlm.objectives import CHOICES
+from reinlm.parts import PARTS
+from reinlm.schedules import SCHEDULES
 from reinlm.sources import Key, annotate, find_source, leaves
 from reinlm.training.config import RLConfig, dump
 
@@ -24,7 +29,55 @@ def settings_tree(config: Config, algorithm: Algorithm | None = None) -> dict[st
     tree = dump(config)
     if isinstance(config, RLConfig):
         tree["algorithm"] = algorithm_spec(algorithm or resolve(config.algorithm))
+    if "imports" in tree:
+        tree["imports"] = [*tree["imports"], *_further_imports(tree)]
     return tree
+
+
+def _further_imports(tree: Mapping[str, Any]) -> list[str]:
+    """Users' files and modules that registered what the tree names, and that its imports lack: they were imported in Python."""
+    words = {word for path, value in leaves(tree) for word in (*path, *_words(value))}
+    given = {module.__name__ for module in load_imports(tree["imports"])}
+    found: dict[str, None] = {}
+    for table in (*CHOICES.values(), *PARTS.values(), SCHEDULES, ALGORITHMS):
+        for name in words & table.keys():
+            made = table[name]
+            home = sys.modules.get(made.__module__)
+            own = made.__module__.partition(".")[0] == "reinlm" or "<locals>" in made.__qualname__
+            place = None if home is None or own or made.__module__ in given else module_place(home)
+            if place is not None:
+                found[place] = None
+    return list(found)
+
+
+def _words(value: Any) -> list[str]:
+    """The texts in a value of a tree, and the keys of mappings in a list."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [word for key, item in value.items() for word in (str(key), *_words(item))]
+    return [word for item in value for word in _words(item)] if isinstance(value, list) else []
+
+
+def same_parts(saved: Any, now: Any) -> Any:
+    """The tree of a config.yaml with parts by the place at which they are now, where an earlier version named them alone.
+
+    Example:
+        >>> same_parts({"gate": {"Tanh": {"scale": 2.0}}}, {"gate": {"mine.py:Tanh": {"scale": 2.0}}})
+        {'gate': {'mine.py:Tanh': {'scale': 2.0}}}
+    """
+    if isinstance(saved, str) and isinstance(now, str) and is_place(now):
+        name = saved.removesuffix(" given in Python>").rpartition(".")[2] if is_placeholder(saved) else saved
+        return now if name == now.rpartition(":")[2] else saved
+    if isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
+        return [same_parts(old, new) for old, new in zip(saved, now, strict=True)]
+    if not (isinstance(saved, Mapping) and isinstance(now, Mapping)):
+        return saved
+    if len(saved) == len(now) == 1:
+        (old,), (new,) = saved, now
+        if is_place(new) and old == new.rpartition(":")[2]:
+            saved = {new: saved[old]}
+    return {key: same_parts(value, now.get(key)) for key, value in saved.items()}
 
 
 def spelled_out(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +110,18 @@ def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> str:
     """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same."""
     tree = redact(tree)
     named = value_sources(tree, sources)
-    return annotate(dump_yaml(tree), {path: named.get(path, "default") for path, _ in leaves(tree)})
+    text = annotate(dump_yaml(tree), {path: named.get(path, "default") for path, _ in leaves(tree)})
+    return "".join(f"# {line}\n" for line in _evaluation_lines(sources, tree)) + text
+
+
+def _evaluation_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
+    """What gave each evaluation set, where several places gave some."""
+    sets = tree["evaluation"].get("data") if isinstance(tree.get("evaluation"), Mapping) else None
+    given = {name: find_source(sources, ("evaluation", "data", name, "path")) for name in sets} if sets else {}
+    if len(set(given.values())) < 2:
+        return []
+    named = ", ".join(f"{name} ({source or 'default'})" for name, source in given.items())
+    return [f"evaluation on {len(given)} sets, each by its name: {named}"]
 
 
 def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
@@ -74,7 +138,7 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str
     for origin, given in by_origin.items():
         more = f", and {len(given) - _SHOWN} more (--explain shows all)" if len(given) > _SHOWN else ""
         lines.append(f"{origin}: {', '.join(given[:_SHOWN])}{more}")
-    return lines
+    return lines + _evaluation_lines(sources, tree)
 
 
 def choices_line(algorithm: Algorithm) -> str:

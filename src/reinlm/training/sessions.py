@@ -28,7 +28,7 @@ from reinlm.sources import Key
 from reinlm.training.config import RLConfig, SFTConfig, dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
-from reinlm.training.in_force import choices_line, given_lines, settings_tree, spelled_out, value_sources
+from reinlm.training.in_force import choices_line, given_lines, same_parts, settings_tree, spelled_out, value_sources
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
@@ -134,7 +134,7 @@ class Session(ABC):
             "config": tree | {"resolved": resolved | self._stated(prompts, load[0])},
             "sources": value_sources(tree, sources or {}),
             "defaults": dump_defaults(type(config)),
-            "spelled_out": spelled_out,
+            "spelled_out": lambda saved: same_parts(spelled_out(saved), tree),
             "command": command,
             "resume": resume,
             "overwrite": overwrite,

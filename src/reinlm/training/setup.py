@@ -23,7 +23,7 @@ from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import TrainingConfig, VerbConfig, dump_defaults
-from reinlm.training.in_force import spelled_out
+from reinlm.training.in_force import same_parts, spelled_out
 
 MAY_CHANGE = (
     *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),
@@ -54,7 +54,7 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
     newest, _ = newest_checkpoint(path / CHECKPOINTS)
     done = load_step(newest) if newest is not None else 0
     old = read_recipe(path / "config.yaml")
-    changed = differences(spelled_out(merge(dump_defaults(type(config)), old)), redact(tree))
+    changed = differences(same_parts(spelled_out(merge(dump_defaults(type(config)), old)), tree), redact(tree))
     own = ("run", "resolved", "imports", "training.steps", "training.epochs")
     lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
     said = [f"resumed after step {done} with {line}" for line in lines]
@@ -118,7 +118,7 @@ def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resu
         overwrite=overwrite,
         may_change=may_change(config, resume=resume),
         defaults=dump_defaults(type(config)),
-        spelled_out=spelled_out,
+        spelled_out=lambda saved: same_parts(spelled_out(saved), tree),
     )
     return path
 

@@ -1,0 +1,122 @@
+"""Plain functions as gate and advantage equal the library's own, and depend on no micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from reinlm.algorithms import Algorithm, algorithm
+from reinlm.composition.functions import FunctionAdvantage, FunctionGate, as_gate
+from reinlm.objectives import (
+    Clip,
+    Feedback,
+    Gated,
+    GroupCenter,
+    Layout,
+    NoGate,
+    Whitened,
+    clip_surrogate,
+    group_center,
+    length_weighted_center,
+    surrogate,
+)
+
+LAYOUT = Layout.from_lengths([3, 1, 0, 2, 4, 1], group_size=3)
+REWARDS = torch.tensor([1.0, 0.0, 0.5, torch.nan, 2.0, 1.0], dtype=torch.float64)
+FEEDBACK = Feedback(LAYOUT, REWARDS)
+
+
+def clipped(ratio: Any, advantages: Any, low: float = 0.2) -> Any:
+    return clip_surrogate(ratio, advantages, low, 0.28)
+
+
+def per_token(rewards: Any, layout: Any) -> Any:
+    """2 for the first token of an answer, 1 for the others, times the reward."""
+    return layout.expand(rewards, "episode") * (1.0 + (layout.offset("episode") == 0))
+
+
+def loss(made: Algorithm, sequences: list[int] | None = None) -> tuple[float, torch.Tensor]:
+    """The loss, and the gradient of each token of the whole step, summed over slices of these sizes."""
+    noise = torch.Generator().manual_seed(0)
+    old = -torch.rand(LAYOUT.tokens, generator=noise).double()
+    logprobs = (old + 0.5 * torch.randn(LAYOUT.tokens, generator=noise).double()).requires_grad_()
+    signals = made.prepare(LAYOUT, made.advantage(FEEDBACK), old_logprobs=old)
+    state, total, at = made.initial_state(), 0.0, 0
+    for size in sequences or [LAYOUT.size("sequence")]:
+        chosen = torch.arange(at, at + size)
+        _, tokens = LAYOUT.select(chosen)
+        value = made.loss(logprobs[tokens], signals.select(chosen), state).value
+        value.backward()
+        total, at = total + float(value), at + size
+    assert logprobs.grad is not None
+    return total, logprobs.grad
+
+
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [(surrogate, NoGate()), (clipped, Clip(0.2, 0.28))],
+    ids=["surrogate", "clip"],
+)
+def test_a_function_of_ratio_and_advantages_is_the_gate_that_it_computes(function: Any, same: Any) -> None:
+    (mine, mine_gradient), (theirs, their_gradient) = (
+        loss(algorithm("grpo", kl=None, gate=gate)) for gate in (function, same)
+    )
+    assert mine == pytest.approx(theirs, rel=1e-12)
+    assert torch.allclose(mine_gradient, their_gradient, rtol=1e-12, atol=0)
+    assert mine_gradient.abs().sum() > 0
+
+
+def test_the_librarys_own_functions_of_rewards_are_advantages() -> None:
+    centred = algorithm("grpo", advantage=group_center).advantage
+    assert torch.equal(centred(FEEDBACK), GroupCenter()(FEEDBACK))
+    assert centred.needs == {"group"}
+    weighted = algorithm("grpo", advantage=length_weighted_center).advantage(FEEDBACK)
+    # the first group: lengths 3, 1, 0 and rewards 1, 0, 0.5 have the weighted mean 3/4; the second 4·2 + 1 over 5: 9/5
+    assert torch.allclose(weighted, torch.tensor([1, 1, 1, -3, 0, 0, 0.8, 0.8, 0.8, 0.8, -3.2]).double() / 4)
+
+
+def test_a_function_of_the_layout_gives_a_value_of_each_token_and_a_missing_reward_gives_0() -> None:
+    made = algorithm("grpo", advantage=per_token).advantage
+    assert made(FEEDBACK).tolist() == [2, 1, 1, 0, 0, 0, 4, 2, 2, 2, 2]
+    assert made.needs == frozenset()
+
+
+def test_a_wrapper_holds_a_function_as_it_holds_any_advantage() -> None:
+    mine = algorithm("grpo", advantage=Whitened(group_center))  # type: ignore[arg-type]  # a function
+    assert torch.equal(mine.advantage(FEEDBACK), Whitened(GroupCenter())(FEEDBACK))
+    assert isinstance(mine.advantage, Whitened)
+    assert isinstance(mine.advantage.advantage, FunctionAdvantage)
+
+
+def test_the_loss_of_functions_does_not_depend_on_the_micro_batches() -> None:
+    made = algorithm("grpo", kl=None, gate=clipped, advantage=per_token)
+    whole, gradient = loss(made)
+    for sizes in ([1] * 6, [2, 4], [3, 1, 2]):
+        parts, summed = loss(made, sizes)
+        assert parts == pytest.approx(whole, rel=1e-12)
+        assert torch.allclose(summed, gradient, rtol=1e-12, atol=0)
+
+
+def test_what_follows_the_protocol_stays_as_it_is_and_a_callable_object_may_name_its_arguments() -> None:
+    @dataclass(frozen=True)
+    class Protocol:
+        def __call__(self, log_ratio: Any, logprobs: Any, signals: Any) -> Any: ...
+
+    @dataclass(frozen=True)
+    class Scaled:
+        by: float = 2.0
+
+        def __call__(self, ratio: Any, advantages: Any) -> Any:
+            return -self.by * ratio * advantages
+
+    def with_signals(log_ratio: Any, signals: Any) -> Gated:
+        return NoGate()(log_ratio, log_ratio, signals)
+
+    assert as_gate(Protocol()) == Protocol()
+    assert as_gate(Scaled(3.0)) == FunctionGate(Scaled(3.0))
+    plain = loss(algorithm("grpo", kl=None, gate=surrogate))[0]
+    assert loss(algorithm("grpo", kl=None, gate=Scaled(3.0)))[0] == pytest.approx(3.0 * plain)
+    assert loss(algorithm("grpo", kl=None, gate=with_signals))[0] == pytest.approx(plain)
