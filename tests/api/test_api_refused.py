@@ -85,3 +85,47 @@ def test_early_stopping_takes_the_name_that_tables_print_and_refuses_one_that_no
     ):
         found.step()
     assert found.loop.done == 0
+
+
+def beside(prompts: list[Any], completion: str) -> float:
+    return 0.0
+
+
+def compared(completions: list[str], answer: list[str]) -> list[float]:
+    return [0.0 for _ in completions]
+
+
+def rowed(completions: list[str], promt_row: list[str]) -> list[float]:
+    return [0.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("reward", "evaluated", "message"),
+    [
+        (
+            beside,
+            ROWS[:2],
+            r"'completion' is one answer a call, and 'prompts' beside it.*write completions beside prompts",
+        ),
+        (compared, [{"prompt": "1+2="}], r"evaluation set 'held': .*needs the argument 'answer'"),
+        (rowed, ROWS[:2], r"needs the argument 'promt_row'(?!.*did you mean)"),
+    ],
+)
+def test_what_a_reward_lacks_is_said_with_its_set_and_its_cause(
+    reward: Any, evaluated: list[Any], message: str, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"evaluation": {"data": {"held": {"path": evaluated}}, "max_new_tokens": 4}}
+    with pytest.raises(reinlm.InputError, match=message):
+        trainer(tmp_path / "run", reward=reward, **how)
+
+
+def test_a_file_named_as_a_module_is_answered_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scores_of_mine.py").write_text("def f(completions):\n    return [0.0 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(reinlm.InputError, match=r"write scores_of_mine\.py:f"):
+        trainer(tmp_path / "run", reward="scores_of_mine:f")
+
+
+def test_evaluation_data_stand_below_their_key() -> None:
+    with pytest.raises(reinlm.InputError, match=r'evaluation=\{"data": …\}'):
+        ours.rl("none", ROWS, reward="math", evaluation=ROWS)
