@@ -336,7 +336,7 @@ def evaluate(
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
     """
-    sections = _spread("eval", _given(sections))
+    sections = _spread("eval", _given("eval", sections))
     loaded, sections = _objects(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
     with hushed(quiet=quiet):
@@ -361,7 +361,7 @@ def generate(
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
-    sections = _spread("generate", _given(sections))
+    sections = _spread("generate", _given("generate", sections))
     prompts = _one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
     loaded, sections = _objects(model, None, None, sections, trains=False)
     if prompts is not None:
@@ -536,8 +536,10 @@ def _one_of(name: str, value: Any, other: Any, short: str) -> Any:
     return other if value is None else value
 
 
-def _given(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value is not None}
+def _given(verb: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords without those that are None; an unknown name stays whatever its value, and is refused where it is read."""
+    known = {*_KINDS[verb].model_fields, *SHORT[verb], "output", "peft_config"}
+    return {name: value for name, value in keywords.items() if value is not None or name not in known}
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
@@ -548,7 +550,7 @@ def _arguments(
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
-    given = _spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
+    given = _spread(verb, _given(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS}))
     loaded, sections = _objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options
 
