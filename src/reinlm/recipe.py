@@ -29,6 +29,7 @@ NAMED: tuple[Key, ...] = (("environment",), ("rollout", "engine"))
 """Keys whose value is one of several kinds: NAME, or {NAME: values}."""
 NAMED_LISTS: tuple[Key, ...] = (("reward", "functions"), ("run", "trackers"))
 """Keys whose value is a list of such kinds, or one of them."""
+DEFAULT_EPOCHS = 1.0
 LENGTHS = ("steps", "epochs")
 """Keys of `training` of which a run has one."""
 DEFAULT_ALGORITHM = "grpo"
@@ -266,7 +267,8 @@ def refuse_two_lengths(tree: Mapping[str, Any]) -> None:
         both = {name: training.get(name) for name in LENGTHS if ("training", name) in tree.sources}
     else:
         return
-    if len(both) == len(LENGTHS) and None not in both.values():
+    of_a_run = bool(tree.get("resolved")) and both.get("epochs") == DEFAULT_EPOCHS  # its file holds defaults too
+    if len(both) == len(LENGTHS) and None not in both.values() and not of_a_run:
         given = " and ".join(f"{name} {value}" for name, value in both.items())
         raise InputError(f"training: {given} both say how long the run is; give one of them")
 

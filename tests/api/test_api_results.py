@@ -14,13 +14,14 @@ import torch
 from typer.main import get_command
 
 import reinlm
-from reinlm.api import SHORT, RLKeywords, SFTKeywords
+from reinlm.api.arguments import SHORT
+from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.config import read_recipe
 from reinlm.loop import RunResult
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, saved, settings, tiny
 
 SMALL: dict[str, Any] = {"samples": 2, "max_new_tokens": 3}
-OF_PRINTING = {"json", "debug", "help"}
+OF_PRINTING = {"explain", "json", "debug", "help"}
 """Flags that say how the command line prints; Python returns results and raises errors."""
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import reinlm
-from reinlm.api import RLKeywords, SFTKeywords
+from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.errors import InputError
 from reinlm.training.config import RLConfig, SFTConfig
 from tiny_runs import EXAMPLES, ROWS, graded, metrics, run_rl, settings, tiny, trainer, weights

@@ -63,7 +63,7 @@ def short_kl(kl: Any) -> str:
 def choice_rows(algorithm: Algorithm) -> list[tuple[str, str]]:
     """(choice, short text) of every choice that is made, the five first."""
     tree = algorithm_spec(algorithm)
-    first = ("advantage", "ratio", "gate", "kl", "weights")
+    first = ("advantage", "ratio", "gate", "kl", "aggregation")
     others = [kind for kind in tree if kind not in (*first, "base", "name") and tree[kind] not in (None, [], False)]
     rows = [(kind, short_kl(tree[kind]) if kind == "kl" else _listed(tree[kind])) for kind in (*first, *others)]
     return [*rows, ("updates", short_updates(algorithm.updates))]

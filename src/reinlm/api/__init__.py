@@ -1,0 +1,334 @@
+"""The verbs from Python; the command line calls these functions.
+
+Every verb takes `recipe` (a YAML file or a mapping), the common arguments by name, and any further section of the
+configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"group_size": 16})`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+from reinlm.algorithms import Algorithm, resolve
+from reinlm.api.arguments import KINDS, arguments, given_keywords, objects, one_of, read_prompts, spread
+from reinlm.api.keywords import RLKeywords, SFTKeywords
+from reinlm.api.settings import composed_over, configuration, run_settings, session_options
+from reinlm.config import Config
+from reinlm.errors import InputError, unknown
+from reinlm.grid import PlannedRun, plan, run_queue
+from reinlm.loop import RunResult
+from reinlm.recipe import over, read
+from reinlm.runs.progress import Progress, hushed
+from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.in_force import explanation, settings_tree
+from reinlm.training.rl_checks import check_settings
+from reinlm.training.sessions import RLSession, SFTSession
+from reinlm.training.verbs import Answers, run_evaluation, run_generation
+
+if TYPE_CHECKING:
+    from reinlm.insight.compare import Comparison
+    from reinlm.training.evaluation import Evaluation
+
+
+class SFTTrainer(SFTSession):
+    """Supervised fine-tuning, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: a Hugging Face folder or name, a loaded model, a pair (model, tokenizer), or a run: its folder, its result or
+            the result's policy.
+        data: a file, a data set's name or object, a frame of pandas or polars, or a list of rows with prompt+completion,
+            messages or text.
+        keywords: see `SFTKeywords`; any key of `SFTConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        trainer = reinlm.SFTTrainer("PATH_OR_NAME", "train.jsonl", optimizer={"learning_rate": 1e-4})
+        trainer.train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(SFTConfig, tree, loaded), model=loaded, sources=tree.sources, **session_options(options)
+            )
+
+
+class RLTrainer(RLSession):
+    """Reinforcement learning, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: as in `SFTTrainer`.
+        data: likewise, with `prompt` or `messages`, and further columns that the reward functions read.
+        keywords: see `RLKeywords`; any key of `RLConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        with reinlm.RLTrainer("PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo") as trainer:
+            while not trainer.over:
+                print(trainer.step()["reward"])
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> None:
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        given = sections.get("algorithm")
+        if isinstance(given, type):
+            raise InputError(
+                f"algorithm: the class {given.__name__} is none", hint='give a name, or reinlm.algorithm("grpo")'
+            )
+        composed = given if isinstance(given, Algorithm) else None
+        if composed is not None:
+            del sections["algorithm"]
+        with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+            if composed is not None:
+                tree = composed_over(tree, composed)
+            config = configuration(RLConfig, tree, loaded)
+            super().__init__(
+                config,
+                algorithm=composed or resolve(config.algorithm),
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[SFTKeywords]) -> RunResult: ...
+@overload
+def sft(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[SFTKeywords]) -> Comparison: ...
+def sft(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[SFTKeywords]
+) -> RunResult | Comparison:
+    """Supervised fine-tuning: imitate completions. Arguments as in `SFTTrainer`.
+
+    Returns:
+        The run's folder, its summary and the trained policy; with `seeds=N` the comparison of N runs, from `seed` on, in
+        folders of their own below `output`, where a call that was stopped goes on.
+
+    Raises:
+        InputError: anything that cannot be used, named. RunError: a run that cannot go on.
+    """
+    if seeds is not None:
+        return _seeds("sft", model, data, keywords, seeds)
+    return SFTTrainer(model, data, **keywords).train()
+
+
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RLKeywords]) -> RunResult: ...
+@overload
+def rl(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RLKeywords]) -> Comparison: ...
+def rl(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RLKeywords]
+) -> RunResult | Comparison:
+    """Reinforcement learning of a language model. Arguments as in `RLTrainer`; returns and raises as `sft` does."""
+    if seeds is not None:
+        return _seeds("rl", model, data, keywords, seeds)
+    return RLTrainer(model, data, **keywords).train()
+
+
+def compare(
+    *runs_or_recipes: str | Path | Mapping[str, Any],
+    seeds: int | None = None,
+    grid: str | Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
+    output: str | Path | None = None,
+    verb: str = "rl",
+    changes: Sequence[str] = (),
+    quiet: bool = False,
+    command: str = "",
+) -> Comparison:
+    """Compare runs that exist, or run a grid of recipes × settings × seeds and compare what they reached.
+
+    Args:
+        runs_or_recipes: run folders (or folders of them), or recipes: YAML files or mappings.
+        seeds: of recipes: so many runs of each, from the recipe's `seed` on.
+        grid: of recipes: axes such as "algorithm=grpo,dapo"; every combination is run.
+        metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
+        output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
+            stopped goes on when it is called again with the same output.
+        verb: of recipes: "rl" or "sft".
+        changes: of recipes: overrides "key=value" of every run.
+
+    Returns:
+        A `Comparison`: `rows`, `groups`, `page`, and `frame()` where pandas is installed.
+
+    Raises:
+        InputError: anything that cannot be compared or run, named. RunError: where every run failed.
+
+    Example:
+        reinlm.compare("grpo.yaml", "dapo.yaml", seeds=3, output="runs/cmp").rows
+    """
+    from reinlm.insight.compare import compare_runs, write_page
+
+    given = list(runs_or_recipes)
+    metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
+    if not given:
+        raise InputError("nothing to compare", hint="give run folders, or recipes to run")
+    recipes = [item for item in given if isinstance(item, Mapping) or Path(item).suffix in (".yaml", ".yml")]
+    if recipes and len(recipes) < len(given):
+        folder = next(item for item in given if item not in recipes)
+        raise InputError(
+            f"{folder} is no recipe, and recipes are given beside it", hint="give run folders alone, or recipes alone"
+        )
+    if recipes:
+        trees = [item if isinstance(item, Mapping) else str(item) for item in recipes]
+        planned = plan(trees, grid=grid, changes=changes, seeds=1 if seeds is None else seeds)
+        return _queue(
+            verb, planned, output or f"runs/compare-{time.strftime('%Y%m%d-%H%M%S')}", metrics, quiet, command
+        )
+    for name, value in (("seeds", seeds), ("grid", grid), ("changes", changes)):
+        if value:
+            raise InputError(
+                f"{name} {value} has no effect: {given[0]} is no recipe", hint="give recipes (.yaml) to run"
+            )
+    comparison = compare_runs([str(item) for item in given], metrics=metrics)
+    return replace(comparison, page=write_page(comparison, output)) if output else comparison
+
+
+def _seeds(verb: str, model: Any, data: Any, keywords: Mapping[str, Any], seeds: Any) -> Comparison:
+    """Several seeds of one configuration, as a queue of runs."""
+    loaded, sections, options = arguments(verb, model, data, keywords)
+    if loaded is not None:
+        raise InputError(
+            "seeds needs a model that each run loads for itself", hint="give a folder or a name in place of the model"
+        )
+    for name in ("resume", "overwrite", "callbacks"):
+        if options.get(name):
+            reason = "a queue of seeds goes on by itself" if name == "resume" else "each run of the queue has its own"
+            raise InputError(f"{name} cannot be given with seeds: {reason}", hint=f"leave {name} out")
+    tree = over(read(options.get("recipe")), sections)
+    run = dict(tree.get("run") or {})
+    output = run.pop("output", None) or f"runs/{verb}-{time.strftime('%Y%m%d-%H%M%S')}"
+    planned = plan([{**tree, **({"run": run} if run else {})}], seeds=seeds)
+    return _queue(verb, planned, output, (), options.get("quiet", False), options.get("command", ""))
+
+
+def _queue(
+    verb: str, planned: Sequence[PlannedRun], output: str | Path, metrics: Sequence[str], quiet: bool, command: str
+) -> Comparison:
+    """Run a queue of one of the verbs; every configuration is checked before the first run starts."""
+    verbs: Mapping[str, tuple[Any, type[Config]]] = {"rl": (rl, RLConfig), "sft": (sft, SFTConfig)}
+    if verb not in verbs:
+        raise unknown("verb of a comparison", verb, verbs)
+    function, kind = verbs[verb]
+    for run in planned:
+        config = configuration(kind, run.tree, None)
+        if isinstance(config, RLConfig):
+            resolve(config.algorithm)
+
+    def start(tree: dict[str, Any], resume: bool, overwrite: bool) -> Any:
+        return function(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=command)
+
+    say = Progress(quiet=quiet).say
+    return run_queue(planned, output, start, kind=verb, say=say, metrics=metrics)
+
+
+def evaluate(
+    model: Any = None,
+    data: Any = None,
+    *,
+    reward: Any = None,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **sections: Any,
+) -> Evaluation:
+    """Score a model: accuracy with its interval, pass@k, length.
+
+    Args:
+        model, data, reward, recipe, quiet: as in `reinlm.rl`.
+        samples, temperature, max_new_tokens: keys of `evaluation`.
+        sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
+            `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
+        overwrite: replace `output` where it exists.
+    """
+    sections = spread("eval", given_keywords("eval", sections))
+    loaded, sections = objects(model, data, sections.pop("output", None), sections, trains=False)
+    given = {} if reward is None else {"reward": reward}
+    with hushed(quiet=quiet):
+        config = configuration(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
+        return run_evaluation(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
+
+
+def generate(
+    model: Any = None,
+    prompts: Any = None,
+    *,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    **sections: Any,
+) -> Answers:
+    """Sample answers: one `Generated` for each prompt (a text or a chat, or a list of them).
+
+    Args:
+        model, recipe, quiet: as in `reinlm.rl`.
+        prompts: also `prompt=…`.
+        temperature, max_new_tokens: keys of `sampling`; `system`: of `system_prompt`.
+        sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
+            `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
+    """
+    sections = spread("generate", given_keywords("generate", sections))
+    prompts = one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
+    loaded, sections = objects(model, None, None, sections, trains=False)
+    if prompts is not None:
+        sections["prompts"] = read_prompts(prompts)
+    with hushed(quiet=quiet):
+        config = configuration(GenerateConfig, over(read(recipe), sections), loaded)
+        return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
+
+
+def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> str:
+    """Every key that would be in force, with its value and what gave it, as YAML with comments; runs and loads nothing.
+
+    What it returns is a recipe that says the same. A value without another source is a default.
+
+    Args:
+        verb: "sft", "rl", "eval" or "generate".
+        model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
+
+    Raises:
+        InputError: an unknown verb, and settings that the verb would refuse before it reads a file.
+
+    Example:
+        print(reinlm.explain("rl", "PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo"))
+    """
+    if verb not in KINDS:
+        raise unknown("verb", verb, KINDS)
+    kind = KINDS[verb]
+    loaded, sections, options = arguments(verb, model, data, keywords)
+    given = sections.get("algorithm")
+    composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    with run_settings(verb, sections, options) as tree:
+        tree = tree if composed is None else composed_over(tree, composed)
+        config = configuration(kind, tree, loaded)
+        if isinstance(config, RLConfig):
+            check_settings(config, composed or resolve(config.algorithm))
+        return explanation(settings_tree(config, composed), tree.sources)
+
+
+def create_model(
+    data: Any = None,
+    *,
+    output: str | Path | None = None,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    **sections: Any,
+) -> CreatedModel:
+    """A small model with random weights and a tokenizer trained on the data, written to `output`.
+
+    Args:
+        data, recipe: as in `reinlm.sft`; the rows are those that sft will imitate.
+        output: the model's folder.
+        overwrite: replace the model that `output` holds.
+        sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
+    """
+    _, sections = objects(None, data, output, sections, trains=False)
+    return run_create(configuration(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)

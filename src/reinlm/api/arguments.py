@@ -1,0 +1,140 @@
+"""Positional arguments and keywords of the verbs become sections of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from reinlm.config import Config, merge
+from reinlm.data.frames import is_rows, rows_of
+from reinlm.errors import InputError
+from reinlm.loop import RunResult
+from reinlm.models import Policy
+from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
+from reinlm.recipe import over, refuse_resolved
+from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.sessions import Session
+
+_TRAINING = ("sft", "rl")
+KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+"""The configuration of each verb."""
+
+
+def read_prompts(given: Any) -> list[Any]:
+    """A list of prompts; a single text, chat or row becomes a list of one, and a column or a frame a list of its values."""
+    if isinstance(given, Mapping) and "prompt" not in given and not _has_role(given):
+        raise InputError(
+            f"prompts: a row needs the key 'prompt', and this one has {', '.join(map(str, given)) or 'none'}",
+            hint="give a text, {'prompt': text}, or a list of them",
+        )
+    if isinstance(given, str | Mapping) or (isinstance(given, list) and given and _has_role(given[0])):
+        return [[given] if _has_role(given) else given]
+    if hasattr(given, "columns") or hasattr(given, "column_names"):
+        given, _ = rows_of(given)
+    if not isinstance(given, Iterable):
+        raise InputError(f"prompts: {given!r} is no prompt", hint="give a text, a chat, or a list of them")
+    prompts = list(given)
+    if not prompts:
+        raise InputError("prompts: the list is empty", hint="give a text, a chat, or a list of them")
+    return prompts
+
+
+def _has_role(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value
+
+
+def objects(
+    model: Any, data: Any, output: Any, sections: Mapping[str, Any], *, trains: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Put the common arguments into their sections; of a loaded model the configuration holds only the name.
+
+    Args:
+        trains: whether the model will be trained; a run's result then stands for its checkpoint, else for its policy.
+    """
+    refuse_resolved(sections)
+    merged = dict(sections)
+    adapter = lora_config(peft) if (peft := merged.pop("peft_config", None)) is not None else None
+    loaded = None
+    if isinstance(model, RunResult):
+        model, loaded = str(model.folder), None if trains else model.policy
+    elif model is not None and not isinstance(model, str | Path | Mapping | Config):
+        if isinstance(model, Session):
+            raise InputError(f"a {type(model).__name__} stands where a model belongs", hint="give trainer.policy")
+        refuse_no_model(model)
+        loaded = model if adapter is None else add_adapter(model, adapter)
+        inner = model.model if isinstance(model, Policy) else model[0] if isinstance(model, tuple) else model
+        model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
+    elif isinstance(model, Mapping) and any(hasattr(value, "requires_grad") for value in model.values()):
+        raise InputError("weights alone are no model", hint="give the model that has them, as (model, tokenizer)")
+    if model is not None:
+        merged["model"] = model
+    if adapter is not None and loaded is None:
+        own = merged.get("model")
+        section = own if isinstance(own, Mapping) else {} if own is None else {"path": own}
+        merged["model"] = {**section, "lora": adapter.model_dump()}
+    if data is not None:
+        merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
+    if output is not None:
+        merged = over(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
+    return loaded, merged
+
+
+SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "max_new_tokens")},
+    "generate": {
+        **{name: ("sampling", name) for name in ("temperature", "max_new_tokens")},
+        "system": ("system_prompt",),
+        "prompt": ("prompts",),
+    },
+}
+"""verb -> keyword that stands for a key inside a section -> that key. The flags of the command line have the same names."""
+
+
+def spread(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords with those of `SHORT` at the keys that they stand for.
+
+    Raises InputError where a value is given by both names.
+    """
+    tree = {name: value for name, value in given.items() if name not in SHORT[verb]}
+    for name, path in SHORT[verb].items():
+        if name not in given:
+            continue
+        value = given[name]
+        if name == "eval_data" and (is_rows(value) or isinstance(value, Config) or "path" in value):
+            value = {"eval": value if not is_rows(value) else {"path": value}}
+        section = tree.get(path[0])
+        if len(path) == 1:
+            tree[path[0]] = one_of(path[0], tree.get(path[0]), value, name)
+            continue
+        if isinstance(section, Mapping) and path[1] in section:
+            raise InputError(f"{name} and {'.'.join(path)} are the same, and both are given", hint="give one of them")
+        tree = merge(tree, {path[0]: {path[1]: value}})
+    return tree
+
+
+def one_of(name: str, value: Any, other: Any, short: str) -> Any:
+    if value is not None and other is not None:
+        raise InputError(f"{short} and {name} are the same, and both are given", hint="give one of them")
+    return other if value is None else value
+
+
+def given_keywords(verb: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords without those that are None; an unknown name stays whatever its value, and is refused where it is read."""
+    known = {*KINDS[verb].model_fields, *SHORT[verb], "output", "peft_config"}
+    return {name: value for name, value in keywords.items() if value is not None or name not in known}
+
+
+_OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
+
+
+def arguments(
+    verb: str, model: Any, data: Any, keywords: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
+    options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
+    given = spread(verb, given_keywords(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS}))
+    loaded, sections = objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
+    return loaded, sections, options
