@@ -85,7 +85,7 @@ def test_a_key_of_the_critics_optimizer_leaves_the_others_as_the_policys(
         "warmup_steps": 5,
         "max_grad_norm": 0.5,
     }
-    wanted = OptimizerConfig(**{**policy, "warmup_steps": 0, **changed})  # type: ignore[arg-type]
+    wanted = OptimizerConfig(**{**policy, "warmup_steps": 0, **changed})
     made = config(optimizer=policy, critic={"optimizer": critic})
     assert made.critic is not None
     assert made.critic.optimizer == wanted
@@ -94,6 +94,6 @@ def test_a_key_of_the_critics_optimizer_leaves_the_others_as_the_policys(
 
 
 def test_a_critic_given_as_an_object_sets_what_it_names() -> None:
-    made = RLConfig(**RL, optimizer={"learning_rate": 7e-4}, critic=CriticConfig(optimizer=OptimizerConfig(schedule="linear")))  # type: ignore[arg-type]  # fmt: skip
+    made = RLConfig(**RL, optimizer={"learning_rate": 7e-4}, critic=CriticConfig(optimizer=OptimizerConfig(schedule="linear")))  # fmt: skip
     assert made.critic is not None
     assert made.critic.optimizer == OptimizerConfig(learning_rate=7e-4, schedule="linear")
