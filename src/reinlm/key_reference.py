@@ -317,6 +317,20 @@ def _default_text(value: Any) -> str:
 # ---------------------------------------------------------------------------------------------------- files
 
 
+EFFECTS = Path(__file__).parent / "key_effects.json"
+"""By verb and key: where a change of its value is seen, or why it is refused; `tests/keys/effects.py` measures and writes it."""
+
+
+def _effect(key: Key, effects: Mapping[str, Mapping[str, str]]) -> str:
+    """Where the effect of a key is seen, verbs with the same answer together."""
+    verbs: dict[str, list[str]] = {}
+    for verb in key.defaults:
+        verbs.setdefault(effects.get(verb, {}).get(key.key, ""), []).append(verb)
+    if len(verbs) == 1:
+        return next(iter(verbs))
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in verbs.items() if text)
+
+
 def written() -> str:
     """The contents of keys.json."""
     rows = [
@@ -333,7 +347,10 @@ Every key of a recipe, of `key=value` on the command line, and of the sections t
 TRL, verl and Stable-Baselines3. The page is written by `reinlm keys --page` from the classes that hold the keys.
 
 A recipe is a YAML file of these keys; what comes later overrides: recipe, flags, `key=value`. `null` switches off what is
-optional. A value of a named part stands below the part's name: `algorithm.gate.clip.low`, `reward.functions.regex.pattern`.
+optional. The last column says where another value of the key is seen, as a test measures it on a small model, beside what the key
+needs to mean anything: in the logged metrics, the answers, the weights, the run's files, the messages, the processes that are
+started, or the passes through the model (their shapes, types and number); or why the value that was tried is refused.
+A value of a named part stands below the part's name: `algorithm.gate.clip.low`, `reward.functions.regex.pattern`.
 """
 _TITLES = {"": "Keys that stand alone"}
 
@@ -349,26 +366,31 @@ def configuration_page() -> str:
     for name in alone:
         groups[name] = [key for key in groups[""] if key.key == name] + groups[name]
     groups[""] = [key for key in groups[""] if key.key not in alone]
+    effects = json.loads(EFFECTS.read_text(encoding="utf-8"))
     lines = [INTRODUCTION]
     for section, members in groups.items():
-        lines += [f"## {_TITLES.get(section, f'`{section}`')}", "", _HEAD.format(of="verbs")]
-        lines += [*(_page_row(key, ", ".join(key.defaults)) for key in members), ""]
-    lines += ["## Settings of `reinlm classical`", "", _HEAD.format(of="algorithms")]
+        lines += [
+            f"## {_TITLES.get(section, f'`{section}`')}",
+            "",
+            _HEAD.format(of="verbs | where its effect is seen", rule="---|---"),
+        ]
+        lines += [*(_page_row(key, ", ".join(key.defaults), _effect(key, effects)) for key in members), ""]
+    lines += ["## Settings of `reinlm classical`", "", _HEAD.format(of="algorithms", rule="---")]
     lines += [_page_row(key, ", ".join(key.algorithms)) for key in keys if "classical" in key.defaults]
     return "\n".join(lines) + "\n"
 
 
-_HEAD = "| key | what may stand there | default | what it does | {of} |\n|---|---|---|---|---|"
+_HEAD = "| key | what may stand there | default | what it does | {of} |\n|---|---|---|---|{rule}|"
 
 
-def _page_row(key: Key, of: str) -> str:
+def _page_row(key: Key, *of: str) -> str:
     several = len(set(key.defaults.values())) > 1
     default = (
         "; ".join(f"{verb}: {text}" for verb, text in key.defaults.items())
         if several
         else next(iter(key.defaults.values()))
     )
-    cells = (f"`{key.key}`", key.type, default, key.doc, of)
+    cells = (f"`{key.key}`", key.type, default, key.doc, *of)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

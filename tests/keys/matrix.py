@@ -1,40 +1,55 @@
 """The matrix of all keys and verbs: each key gets another value, in a run of a model of a few thousand weights.
 
-A trial is observed against a baseline that differs in this key alone: logged metrics, answers, weights, files, notes and
-warnings, and the passes through the model. Without a difference the key has to be refused by an error that names it.
+A trial is observed against a baseline that differs in this key alone: logged metrics, answers, weights, files, messages, and
+the passes through the model. Numbers differ where they do so by more than rounding. Without a difference the key has to be
+refused by an error that names it.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
+import importlib
 import io
 import json
+import math
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
-from matrix_trials import CONTEXTS, FIXED, HIDDEN_HERE, PARTS_OF, VALUES
+from matrix_contexts import CONTEXTS
+from matrix_trials import FIXED, HIDDEN_HERE, PARTS_OF, VALUES
 
 import reinlm
 from reinlm.config import apply_overrides
-from reinlm.errors import ReinlmError
-from reinlm.keys import Key
+from reinlm.errors import InputError, ReinlmError
+from reinlm.keys import REQUIRED, Key, keys_of
+from reinlm.parts import PARTS
 from reinlm.recipe import over
 from reinlm.runs import read_metrics, without_clocks
+from tracker_files import trackio_runs, wandb_runs
 
 Seen = dict[str, Any]
 """By what is observed ("metrics", "answers", …): a value to compare."""
-
-
-ENDS_RUNS = re.compile(r"skip")
-"""In the error of a baseline whose data, reward or environment fail: the trial goes on where it stops."""
+NOTHING = "nothing"
+"""The result of a trial without any difference."""
+UNNAMED = "an error that does not name the key: "
+"""Begins the result of a trial that was refused for another reason."""
+REFUSED = "refused: "
+"""Begins the result of a trial that was refused."""
+CLOSE = {"rel_tol": 1e-5, "abs_tol": 1e-7}
+"""Numbers this close are one: what differs is in which rows and in which order they were computed."""
+STORE = "trackio"
+"""The folder that Trackio writes to."""
+STRAYS = (STORE, "answers.jsonl", "imported.txt", "other", "runs", "made")
+"""What trials write beside the run's folder."""
 
 
 class Matrix:
@@ -49,18 +64,27 @@ class Matrix:
         self._baselines: dict[str, Seen] = {}
 
     def trial(self, verb: str, key: Key) -> str:
-        """Where the effect of a key is seen; "refused: " and the error's text; or "nothing"."""
-        context = _context(verb, key.key)
+        """Where the effect of a key is seen; "refused: " and the error's text; or `NOTHING`."""
+        context = context_of(verb, key.key)
         base = self._baseline(verb, context)
-        tree = over(context, _nested(key.key, _value(verb, key)))
-        found = self._observe(verb, tree)
-        if "error" in found:
-            text = str(found["error"])
-            named = key.key in text or key.key.rpartition(".")[2] in text
-            return f"refused: {found['error'].message}" if named else f"an error without the key: {text}"
-        if "error" in base:
-            return "the run goes on" if base["goes on"] else f"an error without the key: {base['error']}"
-        return ", ".join(what for what in found if found[what] != base[what]) or "nothing"
+        found = self._observe(verb, over(context, _nested(key.key, value_of(verb, key))))
+        error = found.get("error")
+        if isinstance(error, InputError) and not isinstance(base.get("error"), InputError):
+            named = re.search(rf"\b{re.escape(key.key.rpartition('.')[2])}\b", str(error))
+            return f"{REFUSED if named else UNNAMED}{error.message.splitlines()[0]}"
+        if "error" in base or error is not None:
+            return self._of_errors(base.get("error"), error)
+        return ", ".join(what for what in found if not same(found[what], base[what])) or NOTHING
+
+    @staticmethod
+    def _of_errors(base: ReinlmError | None, found: ReinlmError | None) -> str:
+        if found is None:
+            return "accepted where it is refused otherwise" if isinstance(base, InputError) else "the run goes on"
+        if base is None:
+            return "the run ends"
+        if isinstance(base, InputError) or isinstance(found, InputError):
+            return f"{UNNAMED}{found.message}; without the key: {base.message}"
+        return f"{NOTHING}: {found.message}" if found.message == base.message else "the error that ends the run"
 
     def _baseline(self, verb: str, context: Mapping[str, Any]) -> Seen:
         name = f"{verb} {json.dumps(context, sort_keys=True, default=str)}"
@@ -69,62 +93,98 @@ class Matrix:
         return self._baselines[name]
 
     def _observe(self, verb: str, tree: Mapping[str, Any]) -> Seen:
-        place = self.folder / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        for stray in ("answers.jsonl", "imported.txt", "other", "runs"):
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        for stray in STRAYS:
             path = self.folder / stray
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         before = {path.name for path in self.folder.iterdir()}
         said = io.StringIO()
-        with _passes() as passes, warnings.catch_warnings(record=True) as warned, contextlib.redirect_stderr(said):
+        with (
+            _passes() as passes,
+            _events() as events,
+            warnings.catch_warnings(record=True) as warned,
+            contextlib.redirect_stderr(said),
+        ):
             warnings.simplefilter("always", FutureWarning)
             try:
                 seen = self._run(verb, tree)
             except ReinlmError as error:
-                return {"error": error, "goes on": bool(ENDS_RUNS.search(str(error)))}
+                return {"error": error}
         new = {path.name for path in self.folder.iterdir()} - before - {"run"}
         seen["messages"] = [
             *seen.get("messages", ()),
             *sorted({str(item.message) for item in warned if "reinlm" in item.filename}),
+            *sorted(
+                {line if line.startswith("note: ") else line.partition(": ")[0] for line in _lines(said.getvalue())}
+            ),
         ]
         seen["files"] = [*seen.get("files", ()), *sorted(new)]
         seen["passes through the model"] = dict(passes)
+        seen |= events
         return seen
 
     def _run(self, verb: str, tree: Mapping[str, Any]) -> Seen:
         if verb in ("rl", "sft"):
             train = reinlm.rl if verb == "rl" else reinlm.sft
-            result: Any = train(recipe=tree, quiet=True)
-            return {**_run_files(result.folder), "weights": _digest(result.policy)}
+            result: Any = train(recipe=tree)
+            return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":
-            found = reinlm.evaluate(recipe=tree)
-            texts = [rollout.completion for group in found.groups for rollout in group.group.rollouts]
-            return {"metrics": found.metrics, "answers": texts, "messages": list(found.notes)}
-        return {"answers": [(one.prompt, one.completions, one.ends) for one in reinlm.generate(recipe=tree)]}
+            scored = reinlm.evaluate(recipe=tree, quiet=True)
+            texts = [rollout.completion for group in scored.groups for rollout in group.group.rollouts]
+            return {"metrics": scored.metrics, "answers": texts, "messages": list(scored.notes)}
+        if verb == "create-model":
+            made = reinlm.create_model(recipe=tree)
+            names = sorted(path.name for path in made.folder.iterdir())
+            figures = [made.parameters, made.rows, made.longest, made.fitting, made.policy.context_length]
+            vocabulary = sorted(made.policy.tokenizer.get_vocab())
+            return {
+                "messages": figures,
+                "files": [made.folder.name, names, vocabulary],
+                "weights": _weights(made.policy),
+            }
+        answered = reinlm.generate(recipe=tree, quiet=True)
+        return {"answers": [(one.prompt, one.completions, one.ends) for one in answered]}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two observations are equal but for rounding."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and torch.allclose(one, other, CLOSE["rel_tol"], CLOSE["abs_tol"], equal_nan=True)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, **CLOSE) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
 
 
 def _run_files(folder: Path) -> Seen:
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    texts = [
-        path.read_text()
-        for path in (*sorted(folder.glob("rollouts/*.jsonl")), folder / "samples.json")
-        if path.is_file()
-    ]
-    answers = [line for text in texts for line in text.splitlines()]
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "wandb/" not in str(path))
+    logs = [path.read_text() for path in sorted(folder.glob("rollouts/*.jsonl"))]
+    samples = folder / "samples.json"
     return {
-        "metrics": json.dumps([without_clocks(row) for row in read_metrics(folder / "metrics.jsonl")]),
-        "answers": hashlib.sha256("\n".join(answers).encode()).hexdigest(),
-        "files": sorted({name.split(".out.tfevents")[0] for name in names} | {folder.name}),
+        "metrics": [without_clocks(row) for row in read_metrics(folder / "metrics.jsonl")],
+        "answers": [json.loads(line) for text in logs for line in text.splitlines()]
+        + ([json.loads(samples.read_text())] if samples.is_file() else []),
+        "files": [
+            sorted({name.split(".out.tfevents")[0] for name in names} | {folder.name}),
+            wandb_runs(folder),
+            trackio_runs(folder.parent / STORE),
+        ],
         "messages": json.loads((folder / "run.json").read_text()).get("notes", []),
     }
 
 
-def _digest(model: Any) -> str:
-    inner = getattr(model, "model", model)
-    digest = hashlib.sha256()
-    for name, weight in sorted(inner.state_dict().items()):
-        digest.update(name.encode() + weight.detach().cpu().double().numpy().tobytes())
-    return digest.hexdigest()
+def _weights(policy: Any) -> dict[str, torch.Tensor]:
+    inner = getattr(policy, "model", policy)
+    return {name: weight.detach().clone() for name, weight in inner.state_dict().items()}
+
+
+def _lines(said: str) -> list[str]:
+    """What a run says in the console, without its progress and those of the libraries below."""
+    return [line for line in said.splitlines() if ": " in line and "%|" not in line and "left" not in line]
 
 
 @contextlib.contextmanager
@@ -143,13 +203,35 @@ def _passes() -> Iterator[collections.Counter[str]]:
         handle.remove()
 
 
-def _context(verb: str, key: str) -> dict[str, Any]:
+_counted: collections.Counter[str] = collections.Counter()
+
+
+def _count(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen":
+        _counted["processes"] += 1
+
+
+sys.addaudithook(_count)
+
+
+@contextlib.contextmanager
+def _events() -> Iterator[dict[str, int]]:
+    """Counts the processes that are started."""
+    found: dict[str, int] = {}
+    _counted.clear()
+    yield found
+    found["processes"] = _counted["processes"]
+
+
+def context_of(verb: str, key: str) -> dict[str, Any]:
     """What stands beside a key in both runs: the settings of every run of the verb, and what the key needs to mean anything."""
-    tree = dict(FIXED[verb])
-    for prefix, beside in {**CONTEXTS.get("", {}), **CONTEXTS.get(verb, {})}.items():
-        if key == prefix or key.startswith(f"{prefix}."):
-            tree = over(tree, beside)
-    return tree
+    tree: Any = dict(FIXED[verb])
+    beside_of = {**CONTEXTS[""], **CONTEXTS.get(verb, {})}
+    for prefix in sorted(beside_of, key=len):
+        below = prefix if prefix.endswith(".") else f"{prefix}."
+        if key == prefix or key.startswith(below):
+            tree = over(tree, beside_of[prefix])
+    return dict(tree)
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -162,12 +244,12 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _value(verb: str, key: Key) -> Any:
+def value_of(verb: str, key: Key) -> Any:
     """Another value than the default: from the table, else from what may stand there."""
     for name in (f"{verb} {key.key}", key.key):
         if name in VALUES:
             return VALUES[name]
-    default = yaml.safe_load(key.defaults[verb]) if key.defaults[verb] != "required" else None
+    default = yaml.safe_load(key.defaults[verb]) if key.defaults[verb] != REQUIRED else None
     first = key.type.split(" | ")[0]
     if key.type.startswith("true | false"):
         return not default
@@ -185,14 +267,40 @@ def _value(verb: str, key: Key) -> Any:
     return words[-1] if words else "other"
 
 
-def row(verb: str, key: Key, found: str) -> str | None:
-    """What is wrong with the result of a trial, or None."""
-    if found == "nothing":
-        return f"{verb} {key.key}: no effect, and no error"
-    if found.startswith("an error without"):
-        return f"{verb} {key.key}: {found}"
-    if f"{verb} {key.key}" in HIDDEN_HERE or key.key in HIDDEN_HERE:
+def measure(verb: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
+    """By key of a verb: where its effect is seen, or why it is refused; with the working directory in `folder`."""
+    patch.chdir(folder)
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_RUN_GROUP"):
+        patch.delenv(name, raising=False)
+    patch.setenv("TRACKIO_DIR", str(folder / STORE))
+    importlib.import_module("trackio")
+    for name, module in list(sys.modules.items()):  # one that was imported before has read another folder
+        if name.startswith("trackio.") and hasattr(module, "TRACKIO_DIR"):
+            patch.setattr(module, "TRACKIO_DIR", folder / STORE)
+    patch.setitem(PARTS, "engine", dict(PARTS["engine"]))  # those of the folder's files end with the trials
+    matrix = Matrix(folder)
+    found = {key.key: matrix.trial(verb, key) for key in keys_of(verb)}
+    return {key: f"{HIDDEN}{HIDDEN_HERE[key]}" if _hidden(key, text) else text for key, text in found.items()}
+
+
+HIDDEN = "not on a plain machine: "
+"""Begins the result of a key whose effect needs a GPU, the network or an optional package."""
+
+
+def _hidden(key: str, found: str) -> bool:
+    return key in HIDDEN_HERE and found.startswith((REFUSED, UNNAMED, "the run ends"))
+
+
+def problem(verb: str, key: str, found: str) -> str | None:
+    """What is wrong with the result of a trial, and what to do; None where nothing is."""
+    if found.startswith(NOTHING):
         return (
-            None if found.startswith("refused") else f"{verb} {key.key}: it is listed as unobservable and has an effect"
+            f"{verb} {key}: {found.replace(NOTHING, 'no effect, and no error', 1)}: teach the matrix another value "
+            "(tests/keys/matrix_trials.py) or what the key needs beside it (tests/keys/matrix_contexts.py), or let the "
+            "library refuse it with an InputError that names it"
         )
+    if found.startswith(UNNAMED):
+        return f"{verb} {key}: {found}"
+    if key in HIDDEN_HERE and not found.startswith(HIDDEN):
+        return f"{verb} {key}: it is listed in HIDDEN_HERE, and has an effect here: {found}"
     return None

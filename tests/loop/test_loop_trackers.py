@@ -7,11 +7,9 @@ import json
 import math
 import os
 import sqlite3
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from reinlm.config import Config, build, read_recipe
 from reinlm.loop import Callback, build_trackers, check_trackers, tracker
 from reinlm.loop.trackers import registry
 from reinlm.training.config import RunConfig
+from tracker_files import wandb_records
 
 SAMPLES = {0: 0.25, 3: 0.5}
 
@@ -58,29 +57,6 @@ def test_a_run_that_is_over_opens_no_tensorboard_file(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ Weights & Biases
-
-
-HEADER, BLOCK = 7, 32 * 1024
-
-
-def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of an offline run's transaction log: LevelDB's log format, blocks of chunks with a 7-byte head."""
-    from wandb.proto import wandb_internal_pb2
-
-    messages: Any = wandb_internal_pb2
-    data, place, parts = file.read_bytes(), HEADER, b""
-    while place + 7 <= len(data):
-        if BLOCK - place % BLOCK < 7:  # no head fits into the rest of a block
-            place += BLOCK - place % BLOCK
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or last of several
-            record = messages.Record()
-            record.ParseFromString(parts)
-            parts = b""
-            yield record
 
 
 def history(file: Path) -> list[dict[str, Any]]:
@@ -141,7 +117,7 @@ def test_trackio_writes_metrics_config_and_samples_and_goes_on_in_its_own_run(
 ) -> None:
     pytest.importorskip("trackio")
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from pathlib import Path\n"
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}; from pathlib import Path\n"
         f"from test_loop_trackers import cut_and_resumed\n"
         f"cut_and_resumed(Path({str(tmp_path)!r}), {{'trackio': {{'project': 'tests'}}}})"
     )

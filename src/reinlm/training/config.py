@@ -229,6 +229,11 @@ class SFTConfig(VerbConfig):
         return _reward(value)
 
     @model_validator(mode="after")
+    def _no_steps_of_rl(self) -> SFTConfig:
+        _refuse_failed_steps(self.reward, "sft")
+        return self
+
+    @model_validator(mode="after")
     def _accuracy_has_a_reward(self) -> SFTConfig:
         if self.evaluation.stop_at is not None and self.reward is None and not self.changed("environment"):
             raise ValueError("evaluation.stop_at compares an accuracy, and there is none without a reward: set reward")
@@ -312,6 +317,14 @@ OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
 
+def _refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
+    if reward is not None and reward.changed("max_failed_steps"):
+        raise ValueError(
+            f"reward.max_failed_steps {reward.max_failed_steps} has no effect: it counts steps of rl, and {verb} samples "
+            "answers only to evaluate; leave it out"
+        )
+
+
 def _refuse_training(model: ModelConfig, verb: str) -> ModelConfig:
     for name in OF_TRAINING:
         if model.changed(name):
@@ -336,6 +349,11 @@ class EvalConfig(ModelVerbConfig):
     @classmethod
     def _data_path(cls, value: Any) -> Any:
         return as_section("path", value)
+
+    @model_validator(mode="after")
+    def _no_steps_of_rl(self) -> EvalConfig:
+        _refuse_failed_steps(self.reward, "eval")
+        return self
 
     @field_validator("model")
     @classmethod

@@ -90,7 +90,8 @@ class CreateConfig(Config):
     @model_validator(mode="after")
     def _data_of_text(self) -> Self:
         if self.data.chat_options or self.data.chat == "always":
-            raise ValueError("data: a model from scratch has no chat template; leave chat options out")
+            named = next(iter(self.data.chat_options), "chat=always")
+            raise ValueError(f"data.{named} has no effect: a model from scratch has no chat template; leave it out")
         if self.data.changed("on_long_prompt"):
             raise ValueError(
                 "data.on_long_prompt has no effect: create-model reads every row, and counts those that do not fit"

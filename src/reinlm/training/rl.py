@@ -151,7 +151,7 @@ class RLRun(TrainsPolicy):
         names = reward_names(collected.sampled, self.rewards)
         metrics = self._sampled(collected, names)
         trained = 0
-        if collected.kept:
+        if _tokens(collected.kept):
             earlier = self.replay.draw(step, self.state.updates) if self.replay else []
             groups = [
                 shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
@@ -182,6 +182,8 @@ class RLRun(TrainsPolicy):
         found = {f"reward {name}": text for name, text in collected.messages.items()}
         if collected.failure is not None:
             found["environment"] = f"{collected.failed} episodes ended by an error, the first: {collected.failure}"
+        if collected.kept and not _tokens(collected.kept):
+            found["tokens"] = "no episode has a token to train on: a limit ended each of them before its first"
         missing = collected.unrewarded
         if self.rewards is None and needs_rewards(self.algorithm) and missing.keys() - {"error"}:
             found["unrewarded"] = f"no reward for some episodes ({in_words(missing)}): {remedy(missing)}"
@@ -278,6 +280,11 @@ def _failed_steps(config: RLConfig) -> int:
     """How many steps in a row without any reward end the run, where reward functions failed."""
     skips = config.reward is not None and config.reward.on_reward_error == "skip"
     return config.reward.max_failed_steps if skips and config.reward is not None else 1
+
+
+def _tokens(groups: Sequence[ScoredGroup]) -> int:
+    """How many tokens the policy chose."""
+    return sum(rollout.length for group in groups for rollout in group.group.rollouts)
 
 
 def _shaping(groups: Sequence[ScoredGroup]) -> dict[str, float]:
