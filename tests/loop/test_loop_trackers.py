@@ -148,7 +148,6 @@ class CsvConfig(Config):
     path: str
 
 
-@tracker("csv_rows", CsvConfig)
 class CsvTracker(Callback):
     def __init__(self, config: CsvConfig) -> None:
         self.path = Path(config.path)
@@ -158,6 +157,15 @@ class CsvTracker(Callback):
             file.write(f"{event.step},{event.metrics['loss']!r}\n")
 
 
+@pytest.fixture
+def csv_rows() -> Iterator[None]:
+    """A tracker of one's own, known by name during a test."""
+    tracker("csv_rows", CsvConfig)(CsvTracker)
+    yield
+    del registry._KINDS["csv_rows"]
+
+
+@pytest.mark.usefixtures("csv_rows")
 def test_a_user_s_own_tracker_is_available_by_name(tmp_path: Path) -> None:
     sft(tmp_path / "run", run={"tensorboard": None, "trackers": [{"csv_rows": {"path": str(tmp_path / "x.csv")}}]})
     assert (tmp_path / "x.csv").read_text() == "".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
@@ -88,3 +89,14 @@ def root(
         typer.echo(reinlm.__version__)
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def one_thread() -> None:
+    """Let torch compute with one thread, unless the environment says how many.
+
+    Where another program wants a core, each of a step's many short operations waits for the slowest thread.
+    """
+    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        import torch
+
+        torch.set_num_threads(1)

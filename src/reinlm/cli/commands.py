@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import reinlm
-from reinlm.cli.app import command
+from reinlm.cli.app import command, one_thread
 from reinlm.cli.compare import print_comparison
 from reinlm.cli.messages import complain
 from reinlm.cli.options import (
@@ -83,7 +82,7 @@ def sft(
     if explain:
         typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
         return
-    _one_thread()
+    one_thread()
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
     _show(reinlm.sft(recipe=tree, **options, **_given({"seeds": seeds})))
 
@@ -117,7 +116,7 @@ def rl(
     if explain:
         typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
         return
-    _one_thread()
+    one_thread()
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
     _show(reinlm.rl(recipe=tree, **options, **_given({"seeds": seeds})))
 
@@ -150,7 +149,7 @@ def evaluate(
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return
-    _one_thread()
+    one_thread()
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         complain(note, None, "note: ")
@@ -190,7 +189,7 @@ def generate(
     if explain:
         typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
         return
-    _one_thread()
+    one_thread()
     for answers in reinlm.generate(recipe=tree, quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:
@@ -315,7 +314,7 @@ def classical(
             "output": str(output) if output else None,
         }
     )
-    _one_thread()
+    one_thread()
     result = run_command(
         given,
         settings or [],
@@ -417,14 +416,3 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 def _command() -> str:
     return command_line(*sys.argv[1:])
-
-
-def _one_thread() -> None:
-    """Let torch compute with one thread, unless the environment says how many.
-
-    Where another program wants a core, each of a step's many short operations waits for the slowest thread.
-    """
-    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
-        import torch
-
-        torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reinlm
-from reinlm.cli.app import command
+from reinlm.cli.app import command, one_thread
 from reinlm.cli.options import AsJson, Debug, Quiet
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def compare(
     given = [word for word in words if word not in changes]
     recipes = any(Path(word).suffix in (".yaml", ".yml") for word in given)
     if recipes:
-        from reinlm.cli.commands import _one_thread
-
-        _one_thread()
+        one_thread()
     result = reinlm.compare(
         *given,
         seeds=seeds,
