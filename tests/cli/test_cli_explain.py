@@ -144,7 +144,6 @@ def graded(completions: list[str]) -> list[float]:
         (({"regex": {"pattern": "#"}}, 2), [("regex", 2.0)]),
         (({"name": "regex", "pattern": "#"}, 2), [("regex", 2.0)]),
     ],
-    ids=str,
 )
 def test_rewards_are_written_as_in_python(spec: Any, expected: Any) -> None:
     assert [(choice.name, choice.weight) for choice in read_spec(spec)] == expected

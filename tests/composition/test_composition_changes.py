@@ -118,7 +118,6 @@ GAE_OF_PPO = GAE(gamma=1.0, gae_lambda=0.95, bootstrap_truncated=False)
         ("dapo", {"filters": None}, {"filters": ()}),
         ("dapo", {"aggregation": token_mean}, {}),
     ],
-    ids=str,
 )  # fmt: skip
 def test_the_same_kind_keeps_its_values_and_another_has_its_own(name: str, changes: Any, expected: Any) -> None:
     if expected is None:
