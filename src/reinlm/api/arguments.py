@@ -13,9 +13,12 @@ from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.recipe import over, refuse_resolved
+from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.sessions import Session
 
 _TRAINING = ("sft", "rl")
+KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+"""The configuration of each verb."""
 
 
 def read_prompts(given: Any) -> list[Any]:
@@ -118,8 +121,10 @@ def one_of(name: str, value: Any, other: Any, short: str) -> Any:
     return other if value is None else value
 
 
-def given_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value is not None}
+def given_keywords(verb: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords without those that are None; an unknown name stays whatever its value, and is refused where it is read."""
+    known = {*KINDS[verb].model_fields, *SHORT[verb], "output", "peft_config"}
+    return {name: value for name, value in keywords.items() if value is not None or name not in known}
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
@@ -130,6 +135,6 @@ def arguments(
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
-    given = spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
+    given = spread(verb, given_keywords(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS}))
     loaded, sections = objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options
