@@ -172,7 +172,7 @@ def _score(model: Path, data: Path, seed: int) -> dict[str, Any]:
 
     def run(temperature: float) -> Any:
         settings = {"temperature": temperature, "max_new_tokens": 6}
-        return evaluate(str(model), str(data), reward="exact_match", seed=seed, evaluation=settings)
+        return evaluate(str(model), str(data), reward="exact_match", seed=seed, evaluation=settings, quiet=True)
 
     sampled, greedy = run(1.0), run(0.0)
     return {"sampled": sampled.metrics, "greedy": greedy.metrics, "samples": sample_rows(sampled)}
@@ -244,11 +244,12 @@ class _Show:
 def next_commands(folder: Path) -> list[str]:
     """Commands that go on from a finished quickstart, as they can be typed in the working directory."""
     tuned, improved = (folder / stage / "checkpoints" / "last" for stage in ("sft", "rl"))
+    held_out = ("--eval-data", folder / "data" / "validation.jsonl")
     dapo = ("--reward", "exact_match", "--algorithm", "dapo", "--steps", "20")
     settings = ("rollout.max_new_tokens=6", "optimizer.learning_rate=7e-4")
     return [
         command_line("generate", "--model", improved, "--prompt", "321+654=", "--temperature", "0"),
-        command_line("rl", "--model", tuned, "--data", folder / "data" / "train.jsonl", *dapo, *settings),
+        command_line("rl", "--model", tuned, "--data", folder / "data" / "train.jsonl", *held_out, *dapo, *settings),
     ]
 
 

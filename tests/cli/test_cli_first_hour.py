@@ -28,7 +28,8 @@ def test_the_commands_printed_after_quickstart_run_as_they_stand(place, material
         (folder / stage / "checkpoints").mkdir(parents=True)
         (folder / stage / "checkpoints" / "last").symlink_to(material / "model")
     (folder / "data").mkdir()
-    (folder / "data" / "train.jsonl").symlink_to(material / "d.jsonl")
+    for name in ("train", "validation"):
+        (folder / "data" / f"{name}.jsonl").symlink_to(material / "d.jsonl")
     generate, rl = next_commands(folder.relative_to(place))
     done = subprocess.run(generate, shell=True, capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, done.stderr

@@ -241,6 +241,18 @@ def test_rollouts_stand_in_where_no_samples_were_set_apart(tmp_path: Path) -> No
     assert "badge open" not in rows[0]  # the task has come to its end
 
 
+def test_rollouts_of_different_prompts_are_one_card_each_and_not_said_to_be_the_same(tmp_path: Path) -> None:
+    make_run(tmp_path, "rl", 3).close()
+    log = RolloutLog(tmp_path)
+    log.write(1, [group("early", "x", 0.0), group("early", "y", 0.0)], {})
+    log.write(2, [group(f"{n}+1", f"{n} {reward}", reward) for n in range(4) for reward in (1.0, 1.0, 0.0)], {})
+    page = page_without_scripts(write_report(tmp_path))
+    assert re.findall('<pre class="prompt"[^>]*>(.*?)</pre>', page) == ["0+1", "1+1", "2+1", "3+1"]
+    assert re.findall("reward ([01])<", page) == ["0", "1", "0", "1"]
+    assert "to the same prompts" not in page
+    assert "to different prompts, each with when" in page
+
+
 def sides(path: Path) -> list[str]:
     return [text.strip() for text in re.findall(r'<p class="side">([^<]*)', page_without_scripts(path))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 
+import pytest
 from rich.console import Console
 
 from reinlm.runs.progress import Progress
@@ -21,3 +22,14 @@ def test_a_line_without_a_terminal_says_step_figures_and_time_left(capsys, monke
     assert re.fullmatch(r"rl 1/3  reward 0\.500  \d+:\d\d left", first)
     assert second.startswith("rl 2/3  reward 0.750  ")
     assert "\x1b" not in first
+
+
+def test_an_accuracy_of_an_earlier_step_is_shown_with_that_step(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(console=Console(file=io.StringIO()))
+    with progress.run("rl", 3, 0):
+        progress.update(1, {"reward": 0.1, "eval/test/accuracy": 0.5})
+        progress.update(3, {"reward": 0.2})
+    first, last = capsys.readouterr().err.splitlines()
+    assert "test accuracy 50.0%" in first
+    assert "(step" not in first
+    assert "test accuracy 50.0% (step 1)" in last

@@ -17,7 +17,8 @@ LONGEST_TEXT = 20_000
 def read_samples(path: Path, sides: tuple[str, str] = ("before", "after")) -> list[dict[str, Any]] | None:
     """Rows of prompt, right answer, `before` and `after`, those whose verdict changed first; None without samples.
 
-    From `samples.json`, else from the first and the last step of `rollouts/`.
+    From `samples.json`, else from the first and the last step of `rollouts/`: one row for each prompt, and where those steps
+    have no prompt in common, right and wrong answers of the last one in turn.
 
     Args:
         sides: labels of samples that do not say at which step they were sampled.
@@ -31,9 +32,30 @@ def read_samples(path: Path, sides: tuple[str, str] = ("before", "after")) -> li
         if not steps:
             return None
         logged = [steps[0], steps[-1]] if len(steps) > 1 else steps
-        before, *rest = [[_sample(row, _sampled_in(step)) for _, row in read_lines(file)] for step, file in logged]
-        after = rest[0] if rest else []
+        earlier, *rest = [[_sample(row, _sampled_in(step)) for _, row in read_lines(file)] for step, file in logged]
+        later = rest[0] if rest else []
+        if not {sample["prompt"] for sample in earlier} & {sample["prompt"] for sample in later}:
+            return _varied(later or earlier)[:MOST_SAMPLES]
+        before, after = _first_of_each(earlier), _first_of_each(later)
     return sorted(_pair(before, after), key=_unchanged)[:MOST_SAMPLES]
+
+
+def _first_of_each(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first answer to each prompt."""
+    return list({sample["prompt"]: sample for sample in reversed(samples)}.values())[::-1]
+
+
+def _varied(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one answer to each prompt, right and wrong ones in turn where the prompts have both."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for sample in samples:
+        groups.setdefault(sample["prompt"], []).append(sample)
+    rows, wanted = [], False
+    for prompt, answers in groups.items():
+        found = next((sample for sample in answers if sample["good"] == wanted), answers[0])
+        wanted = not found["good"]
+        rows.append({"prompt": prompt, "answer": found["answer"], "before": None, "after": found})
+    return rows
 
 
 def _when(row: Mapping[str, Any], side: str) -> str:

@@ -73,7 +73,7 @@ class Progress:
         self.quiet = quiet
         self._bar: _Bar | None = None
         self._last_line = 0.0
-        self._accuracy = ""
+        self._accuracy, self._evaluated = "", 0
         self._total = 0
         self._first, self._started = 0, time.monotonic()
 
@@ -108,7 +108,8 @@ class Progress:
         ]
         if evaluated:
             self._accuracy = " ".join(f"{name} accuracy {value:.1%}" for name, value in evaluated)
-        figures = self._figures(metrics)
+            self._evaluated = step
+        figures = self._figures(metrics, step)
         if self._bar is not None:
             self._bar.figures = figures
             self._bar.update(self._task, completed=step)
@@ -128,13 +129,14 @@ class Progress:
                 text, markup=False, highlight=False, soft_wrap=True
             )
 
-    def _figures(self, metrics: Mapping[str, float]) -> str:
+    def _figures(self, metrics: Mapping[str, float], step: int) -> str:
         shown = [
             f"{label} {form.format(metrics[name])}"
             for name, (label, form) in SHOWN.items()
             if name in metrics and not (name == HIDDEN_BESIDE_REWARD and "reward" in metrics)
         ]
-        return "  ".join([*shown, self._accuracy] if self._accuracy else shown)
+        when = "" if self._evaluated == step else f" (step {self._evaluated})"
+        return "  ".join([*shown, f"{self._accuracy}{when}"] if self._accuracy else shown)
 
 
 def _duration(seconds: float) -> str:

@@ -132,7 +132,7 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str
     tree = redact(tree)
     for path, source in sources.items():
         value = _at(tree, path)
-        if value is _ABSENT or path[0] == "resolved":
+        if value is _ABSENT or path[0] == "resolved" or (source == "Python" and path == ("run", "output")):
             continue
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
