@@ -94,6 +94,7 @@ def test_a_key_of_the_critics_optimizer_leaves_the_others_as_the_policys(
 
 
 def test_a_critic_given_as_an_object_sets_what_it_names() -> None:
-    made = RLConfig(**RL, optimizer={"learning_rate": 7e-4}, critic=CriticConfig(optimizer=OptimizerConfig(schedule="linear")))  # fmt: skip
+    critic = CriticConfig(optimizer=OptimizerConfig(schedule="linear"))
+    made = RLConfig(**RL, optimizer={"learning_rate": 7e-4}, critic=critic)
     assert made.critic is not None
     assert made.critic.optimizer == OptimizerConfig(learning_rate=7e-4, schedule="linear")
