@@ -26,6 +26,33 @@ class Alias(NamedTuple):
     """Setting or flag of `reinlm classical`."""
 
 
+_CLIP = {"*": "algorithm.gate.clip={}"}
+
+WRITE: Mapping[str, Mapping[str, str]] = {
+    "clip": _CLIP,
+    "clip_range": _CLIP,
+    "cliprange": _CLIP,
+    "epsilon": _CLIP,
+    "bf16": {"true": "training.autocast=bfloat16"},
+    "fp16": {"true": "model.dtype=float16"},
+    "loss_type": {
+        name: f"--algorithm {name} (from Python algorithm={name!r})"
+        for name in ("grpo", "dr_grpo", "dapo", "cispo", "sapo")
+    },
+    "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "optimizer.name=adamw"),
+    "packing": {"true": "training.packing=pack"},
+    "padding_free": {"true": "training.packing=pack"},
+    "use_peft": {"true": "model.lora.rank=16"},
+    "use_cpu": {"true": "model.device=cpu"},
+    "scale_rewards": {
+        "true": "algorithm.advantage=group_standardize",
+        "group": "algorithm.advantage=group_standardize",
+        "false": "algorithm.advantage=group_center",
+        "none": "algorithm.advantage=group_center",
+    },
+}
+"""Option of another library -> its value in lower case, or * for any -> what to write here, with {} for the value."""
+
 _MEMORY = "results do not depend on it: tokens that are in memory at once"
 _ALWAYS = "there is no such option"
 
@@ -48,6 +75,7 @@ TRL: Mapping[str, Alias] = {
     "attn_implementation": Alias("model.attention"),
     "peft_config": Alias("model.lora"),
     "lora_r": Alias("model.lora.rank"),
+    "r": Alias("model.lora.rank"),
     "lora_alpha": Alias("model.lora.alpha"),
     "lora_dropout": Alias("model.lora.dropout"),
     "lora_target_modules": Alias("model.lora.target_modules"),
@@ -590,6 +618,7 @@ OTHER: Mapping[str, Alias] = {
     "algo": Alias("algorithm"),
     "clip": Alias("algorithm.gate.clip.low", "and algorithm.gate.clip.high"),
     "kl": Alias("algorithm.kl"),
+    "reward.weights": Alias("reward.functions", "each reward has its own weight: {name: NAME, weight: 0.5}"),
 }
 """Names that are common without being those of one library."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from reinlm.alias_tables import ALIASES, Alias
+from reinlm.alias_tables import ALIASES, WRITE, Alias
 
-__all__ = ["ALIASES", "Alias", "alias_hint", "aliases_of", "may_be_named"]
+__all__ = ["ALIASES", "Alias", "alias_hint", "aliases_of", "is_alias", "may_be_named", "written"]
 
 
 def aliases_of(key: str, *, classical: bool = False) -> tuple[str, ...]:
@@ -47,8 +47,28 @@ def alias_hint(
             return f"{_called(library, name)}: {alias.note}"
         if ours is not None and (known is None or may_be_named(ours, known)):
             note = f"; {alias.note}" if alias.note and not classical else ""
-            return f"{_called(library, name)} is {ours}{note}"
+            write = None if classical else written(name, value)
+            return f"{f'write {write}: ' if write else ''}{_called(library, name)} is {ours}{note}"
     return None
+
+
+def written(name: str, value: Any) -> str | None:
+    """What to write for an option of another library with this value; None where no table says it.
+
+    Example:
+        >>> written("bf16", True)
+        'training.autocast=bfloat16'
+    """
+    if value is None or isinstance(value, Mapping):
+        return None
+    known = WRITE.get(name, {})
+    found = known.get(str(value).lower(), known.get("*"))
+    return None if found is None else found.format(value)
+
+
+def is_alias(path: Sequence[str]) -> bool:
+    """Whether a whole key is an option of another library."""
+    return any(".".join(path) in table for table in ALIASES.values())
 
 
 def _called(library: str, name: str) -> str:

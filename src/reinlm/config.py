@@ -208,7 +208,8 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"{where!r} is required", hint=f"set {where}=… or name it in the recipe")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ReinlmError):
-        return InputError(f"{where}: {cause.message}" if path else cause.message, hint=cause.hint)
+        named = not path or cause.message.startswith(f"{where}: ")
+        return InputError(cause.message if named else f"{where}: {cause.message}", hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if path and _TAG.fullmatch(path[-1]):  # one of several types that may stand there

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reinlm.aliases import alias_hint, aliases_of
+from reinlm.aliases import alias_hint, aliases_of, is_alias
 from reinlm.errors import InputError, nearest, unknown
 
 VERBS = ("rl", "sft", "eval", "generate", "create-model", "classical")
@@ -139,14 +140,37 @@ def key_hint(path: Sequence[str], value: Any = None, *, verb: str) -> str | None
     inner = here in known or any(key.startswith(f"{here}.") for key in known)
     places = [] if inner else [place for place in locate(path[-1], verb) if place != here]
     hint = alias_hint(path, value, known=known)
-    if hint is not None and not places:
+    main = str(hint).partition(";")[0]
+    another = main.startswith("write ") or (is_alias(path) and not any(f" is {place}" in main for place in places))
+    if hint is not None and (not places or another):
         return hint
     if places and (hint is None or len(places) == 1):
         return f"the key is {' or '.join(places[:3])}"
     return hint
 
 
-def flag_hint(flag: str, verb: str) -> str | None:
+def takes(type_: str, text: str) -> bool:
+    """Whether a value, as it is typed, fits the type of a key in the words of `Key.type`; ranges are not looked at.
+
+    Example:
+        >>> takes("integer ≥ 0", "0.1"), takes("auto | float32", "auto"), takes("text", "x")
+        (False, True, True)
+    """
+    for option in type_.split(" | "):
+        kind = option.partition(" ")[0]
+        pattern = {"integer": r"[-+]?\d+", "number": r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"}.get(kind)
+        if option in ("text", "any", text) or (pattern and re.fullmatch(pattern, text)):
+            return True
+        if (kind in ("list", "[number,", "a") and text[:1] == "[") or (
+            kind in ("mapping", "section") and text[:1] == "{"
+        ):
+            return True
+        if option.startswith("file.py:") and ".py:" in text:
+            return True
+    return False
+
+
+def flag_hint(flag: str, verb: str, value: Any = None) -> str | None:
     """What to write in place of an unknown flag that is the name of a key, here or in another library: KEY=VALUE.
 
     Example:
@@ -158,5 +182,7 @@ def flag_hint(flag: str, verb: str) -> str | None:
         return f"write {'.'.join(path)}=VALUE, without dashes"
     if verb == "classical" and any(key.key == path[-1] for key in keys_of(verb)):
         return f"write {path[-1]}=VALUE, without dashes"
-    hint = key_hint(path, verb=verb)
+    hint = key_hint(path, value, verb=verb)
+    if hint and hint.startswith("write "):
+        return hint
     return f"{hint} (write KEY=VALUE, without dashes)" if hint and " is --" not in hint else hint

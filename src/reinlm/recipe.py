@@ -124,6 +124,8 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
             from reinlm.algorithms import merge_specs
 
             merged[key] = merge_specs(old, value, DEFAULT_ALGORITHM)
+        elif path == ("evaluation", "data") and not isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge({"eval": {"path": old}}, value, path)  # one set without a name is `eval`
         elif path in NAMED:
             merged[key] = _named(old, value)
         elif path in NAMED_LISTS:

@@ -14,7 +14,7 @@ import typer
 from reinlm.absent import absent_verb
 from reinlm.cli.words import missing_value
 from reinlm.errors import find_name, nearest
-from reinlm.keys import flag_hint
+from reinlm.keys import flag_hint, keys_of, takes
 from reinlm.program import command_line
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -108,14 +108,22 @@ def _unknown_option(option: str, value: str | None, verb: str | None, command: A
 
 def _key_instead(name: str, value: str | None, verb: str) -> str | None:
     """A hint with the key of the same meaning, to be typed as KEY=VALUE; None where there is none."""
-    found = flag_hint(f"--{name}", verb)
+    found = flag_hint(f"--{name}", verb, value)
     if found is None:
         return None
     shown = "VALUE" if value is None else shlex.quote(value)
     key = re.search(r"\bis ([a-z]\w*(?:\.\w+)*)", found)
     if key is None:
         return found.replace("VALUE", shown)
-    return f"write {key[1]}={shown}: {found.partition(' (write')[0]}"
+    why = found.partition(" (write")[0]
+    if found.startswith("write "):
+        return why
+    allowed = next((one.type for one in keys_of(verb) if one.key == key[1]), None)
+    if value is not None and (
+        (allowed is not None and not takes(allowed, value)) or "counts " in why or "in memory" in why
+    ):
+        return f"write {key[1]}=…{f' ({allowed})' if allowed else ''}: {why}"
+    return f"write {key[1]}={shown}: {why}"
 
 
 def _unknown_verb(name: str, words: Sequence[str], command: Any) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def compose(base: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
     for key in changes:
         if key not in FIELDS:
             error = unknown(f"choice of {base.name}", key, FIELDS)
-            raise InputError(error.message, hint=alias_hint(["algorithm", key]) or error.hint)
+            raise InputError(error.message, hint=alias_hint(["algorithm", key], changes[key]) or error.hint)
     try:
         chosen = {key: _build(key, _changed(key, field_tree(base, key), value)) for key, value in changes.items()}
         origin = base.base or base.name

@@ -46,7 +46,7 @@ class WandbTracker(ServiceTracker):
         if (config.mode or os.environ.get("WANDB_MODE", "online")) == "online" and not _has_key():
             raise InputError(
                 "tracker 'wandb' has no API key",
-                hint="run `wandb login`, set WANDB_API_KEY, or take {wandb: {mode: offline}}",
+                hint="run `wandb login`, set WANDB_API_KEY, or write run.trackers.wandb.mode=offline",
             )
 
     def identity(self, event: RunStarted) -> str:
