@@ -9,7 +9,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from reinlm.config import Config, build, read_recipe
 from reinlm.loop import Callback, build_trackers, check_trackers, tracker
 from reinlm.loop.trackers import registry
 from reinlm.training.config import RunConfig
-from tracker_files import wandb_records
+from tracker_files import wait_for_wandb, wandb_records
 
 SAMPLES = {0: 0.25, 3: 0.5}
 
@@ -61,10 +60,7 @@ def test_a_run_that_is_over_opens_no_tensorboard_file(tmp_path: Path) -> None:
 
 def history(file: Path) -> list[dict[str, Any]]:
     """Its rows, by name, once the process of W&B has written the end of the run."""
-    deadline = time.monotonic() + 30
-    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(file)):
-        assert time.monotonic() < deadline, f"{file} has no end"
-        time.sleep(0.1)
+    wait_for_wandb(file)
     return [
         {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
         for record in wandb_records(file)
