@@ -116,7 +116,7 @@ def test_what_was_given_in_python_is_asked_for_again(tree: Any, key: str) -> Non
     ],
 )
 def test_steps_and_epochs_are_refused_together_also_where_one_equals_its_default(tree: Settings) -> None:
-    with pytest.raises(InputError, match=r"steps 5 and epochs 1(\.0)? both say how long the run is"):
+    with pytest.raises(InputError, match=r"training.steps 5 and training.epochs 1(\.0)? both say how long the run is"):
         refuse_two_lengths(tree)
 
 

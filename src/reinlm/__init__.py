@@ -11,6 +11,7 @@ Nothing heavy is imported before it is used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
@@ -74,7 +75,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'reinlm' has no attribute {name!r}")
+        from reinlm.absent import trl_name
+
+        if (instead := trl_name(name)) is None:
+            raise AttributeError(f"module 'reinlm' has no attribute {name!r}")
+        text = f"reinlm has no {name}: {instead}"
+        # `from reinlm import NAME` replaces the text of an AttributeError; `hasattr` needs one
+        imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        raise ImportError(text, name="reinlm") if imported else AttributeError(text)
     return getattr(importlib.import_module(_WHERE[name]), name)
 
 

@@ -28,6 +28,36 @@ _PAIRS = "dpo cdpo robust_dpo ipo hinge slic slic_hf kto orpo simpo cpo bco bco_
 ALGORITHMS: Mapping[str, str] = dict.fromkeys(_PAIRS.split(), _PREFERENCES)
 """Algorithm -> why it is not there."""
 
+TRL_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("GRPOTrainer", "RLOOTrainer", "PPOTrainer"), 'use reinlm.rl, or reinlm.RLTrainer, with algorithm="{}"'
+    ),
+    **dict.fromkeys(
+        ("GRPOConfig", "RLOOConfig", "PPOConfig"),
+        'give the options to reinlm.rl: rollout={{"group_size": 8}}, optimizer={{…}}, with algorithm="{}"; '
+        "`reinlm keys NAME` finds an option by its name there",
+    ),
+    "SFTConfig": "give the options to reinlm.sft: training={{…}}, optimizer={{…}}; `reinlm keys NAME` finds an option by its "
+    "name there",
+    **dict.fromkeys(("RewardTrainer", "RewardConfig"), VERBS["reward"]),
+    **dict.fromkeys(("DPOTrainer", "DPOConfig", "KTOTrainer", "KTOConfig", "ORPOTrainer", "ORPOConfig"), _PREFERENCES),
+    **dict.fromkeys(("CPOTrainer", "CPOConfig", "BCOTrainer", "BCOConfig", "OnlineDPOTrainer"), _PREFERENCES),
+    "EarlyStoppingCallback": 'use reinlm.EarlyStopping("reward", patience=3)',
+    "TrainerCallback": "use reinlm.Callback",
+}
+"""What one imports from TRL and transformers -> what to use; `{}` stands for the algorithm."""
+
+
+def trl_name(name: str) -> str | None:
+    """What to use in place of a class of TRL or transformers; None for any other name.
+
+    Example:
+        >>> trl_name("GRPOTrainer")
+        'use reinlm.rl, or reinlm.RLTrainer, with algorithm="grpo"'
+    """
+    text = TRL_NAMES.get(name)
+    return None if text is None else text.format(name.removesuffix("Trainer").removesuffix("Config").lower())
+
 
 def absent_verb(name: str) -> InputError | None:
     """The error for a verb of the field that is not there; None for any other name."""

@@ -173,7 +173,7 @@ TRL: Mapping[str, Alias] = {
     "sapo_temperature_neg": Alias("algorithm.gate.soft.negative"),
     "multi_objective_aggregation": Alias("algorithm.advantage", "gdpo normalises each reward by itself"),
     "off_policy_mask_threshold": Alias("algorithm.sequence_mask.threshold"),
-    "use_bias_correction_kl": Alias("algorithm.kl.estimator", "unbiased_k3"),
+    "use_bias_correction_kl": Alias("algorithm.kl.estimator", "k3_unbiased"),
     "vllm_importance_sampling_mode": Alias(
         "algorithm.corrections", "truncated or masked, with level token or sequence"
     ),

@@ -201,7 +201,7 @@ def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
         hint = f"did you mean {'.'.join([*path[:-1], near])!r}?" if near else f"known here: {', '.join(sorted(known))}"
         verb = getattr(kind, "verb", "")
         elsewhere = key_hint(path, first.get("input"), verb=verb) if verb or not near else None
-        if near and elsewhere and ".*:" in elsewhere:  # of a whole section elsewhere, which says less than a near name
+        if near and elsewhere and ".*:" in elsewhere and len(path) > 1:  # of a whole section: a near name says more
             elsewhere = None
         return InputError(f"unknown key {where!r}", hint=elsewhere or hint)
     if first["type"] == "missing":

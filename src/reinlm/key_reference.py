@@ -87,6 +87,8 @@ def _config_rows(kind: type[Config], prefix: str) -> Iterator[_Row]:
             default = REQUIRED if required else member.get_default(call_default_factory=True)
             if inner is None or many or default is None:
                 text = default if default is REQUIRED else _default_text(default)
+                if prefix == "critic.optimizer." and name != "warmup_steps":
+                    text = "as optimizer's"
                 yield _Row(key, _described(key, member.annotation, member.metadata), text, docs.get(name, ""))
         if inner is not None:
             yield from _config_rows(inner, f"{key}.eval." if many else f"{key}.")

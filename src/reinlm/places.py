@@ -18,7 +18,7 @@ def model_folder(path: str) -> str:
     stage, and a file `last` or `best` (where links cannot be made) for the checkpoint that it names.
 
     Raises:
-        InputError: a run without a checkpoint, or without a language model; a recipe.
+        InputError: a run without a checkpoint, or without a language model; a folder of several runs; a recipe.
     """
     folder = Path(path).expanduser()
     if folder.is_file() and folder.name in ("last", "best") and folder.parent.name == CHECKPOINTS:
@@ -31,7 +31,11 @@ def model_folder(path: str) -> str:
         return path
     if folder.name == CHECKPOINTS and (folder.parent / "run.json").is_file():
         return _last(folder.parent)
-    return _last(folder) if (folder / "run.json").is_file() else path
+    if (folder / "run.json").is_file():
+        return _last(folder)
+    if runs := sorted(file.parent for file in folder.glob("*/run.json")):
+        raise InputError(f"{path} is a folder of {len(runs)} runs, not a model", hint=f"take one of them: {runs[0]}")
+    return path
 
 
 def checkpoint_note(path: str) -> str | None:

@@ -13,6 +13,7 @@ Later ones go over earlier ones (`over`), by one rule: a given value changes tha
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -268,9 +269,10 @@ def refuse_two_lengths(tree: Mapping[str, Any]) -> None:
     else:
         return
     of_a_run = bool(tree.get("resolved")) and both.get("epochs") == DEFAULT_EPOCHS  # its file holds defaults too
-    if len(both) == len(LENGTHS) and None not in both.values() and not of_a_run:
-        given = " and ".join(f"{name} {value}" for name, value in both.items())
-        raise InputError(f"training: {given} both say how long the run is; give one of them")
+    unusable = any(value is None or value == math.inf for value in both.values())
+    if len(both) == len(LENGTHS) and not unusable and not of_a_run:
+        given = " and ".join(f"training.{name} {value}" for name, value in both.items())
+        raise InputError(f"{given} both say how long the run is; give one of them")
 
 
 def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -155,3 +155,10 @@ def test_planners_say_what_they_need() -> None:
         ValueIteration("FrozenLake-v1").learn(100)
     with pytest.raises(InputError, match=r"do not converge with discount=1\.0"):
         plan(ValueIteration, "reinlm/Gridworld5x5-v0", discount=1.0)
+
+
+def test_a_marked_cell_without_a_best_action_shows_its_mark_alone() -> None:
+    from reinlm.classical.pictures import Picture
+
+    shown = Picture(np.array([[0.5, 0.25, 0.0]]), [["·", "←", "·"]], [["S", "", "G"]]).text()
+    assert shown.splitlines()[0].split() == ["S", "←", "G"]

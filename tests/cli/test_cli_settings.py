@@ -82,7 +82,7 @@ def test_eval_and_generate_take_an_environment_and_limits(reinlm, place):
         (["imports=nowhere.py"], ["imports: no such file: nowhere.py"]),
         (["imports=5"], ["imports: cannot read 5"]),
         (["environment={question: {}}", "reward=null"], ["'reward' is required"]),
-        (["training.steps=2", "training.epochs=3"], ["steps 2 and epochs 3"]),
+        (["training.steps=2", "training.epochs=3"], ["training.steps 2 and training.epochs 3"]),
         (["rollout.max_attempts=3"], ["rollout.max_attempts 3 has no effect"]),
         (["optimizer.final_fraction=0.5"], ["final_fraction 0.5 has no effect"]),
         (["rollout.max_turns=2"], ["rollout.max_turns 2 has no effect"]),

@@ -77,7 +77,7 @@ def test_sft_then_rl_then_eval_then_generate(reinlm, rl, place):
     improved = rl("-a", "grpo", "--steps", "2", model="tuned/checkpoints/last")
     assert improved.code == 0, improved.err
     assert [record["step"] for record in records("out")] == [1, 2]
-    assert (place / "out" / "report.html").stat().st_size > 100_000
+    assert (place / "out" / "report.html").stat().st_size > 20_000
     scored = reinlm(
         "eval", "-m", "out/checkpoints/last", "-d", "d.jsonl", "-r", "exact_match", "--samples", "2",
         "--max-new-tokens", "6", "--json", "-o", "answers.jsonl",

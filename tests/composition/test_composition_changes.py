@@ -91,9 +91,8 @@ GAE_OF_PPO = GAE(gamma=1.0, gae_lambda=0.95, bootstrap_truncated=False)
     [
         ("gspo", {"gate": {"clip": {"high": 5e-4}}}, {"gate": Clip(3e-4, 5e-4)}),
         ("gspo", {"gate": {"clip": [1e-4]}}, {"gate": Clip(1e-4, 4e-4)}),
-        ("gspo", {"gate": {"clip": 1e-4}}, {"gate": Clip(1e-4, 4e-4)}),
+        ("gspo", {"gate": {"clip": 1e-4}}, {"gate": Clip(1e-4, 1e-4)}),
         ("gspo", {"gate": "clip"}, {}),
-        ("gspo", {"gate": {"clip": None}}, {}),
         ("gspo", {"gate": "soft"}, {"gate": Soft()}),
         ("gspo", {"gate": Clip()}, {"gate": Clip()}),
         ("ppo", {"advantage": {"gae": {"gae_lambda": 0.9}}}, {"advantage": Whitened(replace(GAE_OF_PPO, gae_lambda=0.9))}),

@@ -60,7 +60,7 @@ def test_a_bad_row_stops_and_is_named_by_file_line_and_column(tmp_path, bad, mes
     with pytest.raises(InputError, match=rf"^{tmp_path}/a\.jsonl:2: {message}") as caught:
         load_rows(write(tmp_path, GOOD, bad, GOOD), kind="prompt")
     assert "\n" not in caught.value.message
-    assert "on_bad_row: skip" in str(caught.value.hint)
+    assert "data.on_bad_row=skip" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD_ROWS)

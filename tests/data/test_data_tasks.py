@@ -142,7 +142,7 @@ def test_long_prompts_stop_with_how_many_and_the_longest(tokenizer):
     message = r"data: 2 of 3 prompts are longer than 4 tokens \(the longest, data\[2\], has 31\)"
     with pytest.raises(InputError, match=message) as caught:
         load(tokenizer, rows, max_prompt_tokens=4)
-    assert "on_long_prompt: skip" in str(caught.value.hint)
+    assert "data.on_long_prompt=skip" in str(caught.value.hint)
     assert len(load(tokenizer, rows, max_prompt_tokens=31)) == 3
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reinlm.errors import InputError
 from reinlm.insight.compare import compare_runs, overlaid, write_page
 from reinlm.insight.statistics import mean_interval, t_quantile
 from reinlm.runs.folder import RunFolder
@@ -98,6 +99,100 @@ def test_the_page_says_what_its_intervals_and_bands_are(runs: Path, tmp_path: Pa
     assert page.count("<figure>") == 2
     assert len(re.findall('class="band"', page)) == 4
     assert len(page) < 2_000_000
+
+
+PPO = """
+seed: {seed}
+algorithm:
+  base: ppo  # --algorithm
+  gate:
+    clip:
+      low: 0.2  # ppo
+      high: {high}
+  kl:
+    estimator: k1  # ppo
+    coefficient: 0.05  # ppo
+  critic:
+    critic:
+      clip: 0.2  # ppo
+"""
+GRPO = """
+seed: {seed}
+algorithm:
+  base: grpo
+  gate:
+    clip:
+      low: 0.2  # grpo
+      high: 0.2  # grpo
+  kl:
+    estimator: k3  # grpo
+    coefficient: 0.04  # grpo
+  shapers: []  # grpo
+"""
+LONG = GRPO + "optimizer:\n  warmup_steps: 3\n  learning_rate: 0.001\nevaluation:\n  every: 10\n  max_new_tokens: 6\n"
+
+
+def write_configured(path: Path, text: str, **values: Any) -> Path:
+    write_run(path, [0.5])
+    (path / "config.yaml").write_text(text.format(**{"seed": 0, "high": "0.2  # ppo", **values}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("texts", "names", "settings"),
+    [
+        ((PPO, GRPO), ["algorithm=ppo", "algorithm=grpo"], []),
+        (
+            (PPO, PPO.replace("{high}", "0.3")),
+            ["algorithm.gate.clip.high=0.2", "algorithm.gate.clip.high=0.3"],
+            [],
+        ),
+        (
+            (PPO.replace("{high}", "0.3"), GRPO),
+            ["algorithm=ppo, algorithm.gate.clip.high=0.3", "algorithm=grpo"],
+            [],
+        ),
+        (
+            (PPO, LONG),
+            ["a", "b"],
+            [
+                "algorithm",
+                "optimizer.warmup_steps",
+                "optimizer.learning_rate",
+                "evaluation.every",
+                "evaluation.max_new_tokens",
+            ],
+        ),
+    ],
+)
+def test_a_group_is_named_without_what_its_algorithm_implies(
+    texts: tuple[str, str], names: list[str], settings: list[str], tmp_path: Path
+) -> None:
+    folders = [write_configured(tmp_path / name, text) for name, text in zip("ab", texts, strict=True)]
+    found = compare_runs(folders)
+    assert [*found.groups] == names
+    assert [*found.settings] == settings
+    page = write_page(found, tmp_path / "page.html").read_text()
+    assert ("Settings that differ" in page) == bool(settings)
+
+
+def test_the_seeds_in_a_classical_run_folder_count(tmp_path: Path) -> None:
+    for name, base in (("ppo", 100.0), ("a2c", 50.0)):
+        write_run(tmp_path / name, [base], kind="classical", algorithm=name, seeds=2)
+        for seed in (0, 1):
+            write_run(tmp_path / name / "seeds" / str(seed), [base + seed], kind="classical", algorithm=name, seeds=2)
+    found = compare_runs([tmp_path / "ppo", tmp_path / "a2c"], metrics=["reward"])
+    assert [(row["group"], row["runs"], row["seeds"]) for row in found.rows] == [
+        ("algorithm=ppo", 2, [0, 1]),
+        ("algorithm=a2c", 2, [0, 1]),
+    ]
+    assert found.rows[0]["low"] < 100.5 < found.rows[0]["high"]
+
+
+def test_a_folder_that_is_missing_is_answered_with_what_runs_a_grid(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        compare_runs(["grpo", "ppo"])
+    assert "--grid algorithm=grpo,ppo" in str(caught.value.hint)
 
 
 def find_chromium() -> str | None:

@@ -195,7 +195,8 @@ def test_a_report_that_cannot_be_written_does_not_hide_why_the_run_ended(tmp_pat
     with pytest.raises(reinlm.RunError, match="KeyError: 'first'") as raised:
         sft(tmp_path / "run", [At(1, spoil)])
     kept, report = raised.value.__notes__
-    assert f"the first step is saved in {tmp_path / 'run' / 'checkpoints' / 'step_1'}; go on with reinlm sft" in kept
+    assert f"the first step is saved in {tmp_path / 'run' / 'checkpoints' / 'step_1'}; go on with " in kept
+    assert "reinlm sft --resume" in kept
     assert "callback ReportTracker failed in on_run_ended" in report
 
 

@@ -80,7 +80,7 @@ def test_limits_of_an_episode_are_those_of_the_recipe() -> None:
     ("tree", "culprit"),
     [
         ({"batch_size": 20, "group_size": 8}, "batch_size 20 is not a multiple of group_size 8; take 16 or 24"),
-        ({"episode_time_limit": 5}, "episode_time_limit 5 ends episodes by the clock.*set order=arrival"),
+        ({"episode_time_limit": 5}, "episode_time_limit 5 ends episodes by the clock.*set rollout.order=arrival"),
         ({"order": "finished"}, "order"),
         ({"max_turns": 0}, "max_turns"),
         ({"environment_time_limit": 0}, "environment_time_limit"),

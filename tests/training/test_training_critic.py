@@ -26,6 +26,7 @@ from reinlm.models import (
     load_policy,
     save_policy,
 )
+from reinlm.objectives import GAE
 
 
 def even(completions: list[str], **_: Any) -> list[float]:
@@ -103,7 +104,7 @@ def test_values_that_bootstrap_where_every_answer_is_cut_off_learn_from_themselv
 def test_advantages_and_returns_are_those_of_the_critics_values(backbone: str) -> None:
     task = rl_task(
         tiny_policy(),
-        algorithm("ppo", advantage={"gae": {"gamma": 0.9, "gae_lambda": 0.8}}, kl=None),
+        algorithm("ppo", advantage=GAE(gamma=0.9, gae_lambda=0.8), kl=None),
         reward=even,
         critic={"backbone": backbone},
     )

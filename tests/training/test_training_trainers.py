@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import reinlm
+from reinlm.api.arguments import SHORT
 from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.errors import InputError
 from reinlm.training.config import RLConfig, SFTConfig
@@ -23,7 +24,7 @@ HELD_OUT = {"data": {"held_out": ROWS[:2]}, "max_new_tokens": 4}
 @pytest.mark.parametrize(("keywords", "config"), [(SFTKeywords, SFTConfig), (RLKeywords, RLConfig)])
 def test_every_section_of_the_configuration_is_a_typed_keyword(keywords: Any, config: Any) -> None:
     named = set(keywords.__annotations__)
-    options = {"recipe", "output", "resume", "overwrite", "quiet", "command", "callbacks"}
+    options = {"recipe", "output", "resume", "overwrite", "quiet", "command", "callbacks", "peft_config", *SHORT["rl"]}
     positional, filled_in = {"model", "data"}, {"resolved"}
     assert named - options == set(config.model_fields) - positional - filled_in
 
@@ -115,7 +116,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(tmp_path: Path, caps
     run_rl(tmp_path / "run", training={"steps": 1})
     run_rl(tmp_path / "run", resume=True, training={"steps": 1}, quiet=False)
     said = " ".join(capsys.readouterr().err.split())
-    assert "this run is finished: all 1 steps are made; training.steps=N with a larger N goes on" in said
+    assert "this run is finished: all 1 steps are made; --steps N (training.steps) with a larger N goes on" in said
     run_rl(tmp_path / "run", resume=True, training={"steps": 3})
     run_rl(tmp_path / "whole", training={"steps": 3})
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
@@ -156,7 +157,7 @@ def test_a_step_that_raises_closes_the_trainer_which_says_how_to_go_on(tmp_path:
 
     def fails_once(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
         if trainer_state.global_step == 1 and down:
-            raise OSError(f"{down.pop()} gone away")
+            raise ValueError(f"{down.pop()} gone away")
         return graded(completions)
 
     made = trainer(tmp_path / "run", reward=fails_once, training={"steps": 3})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from reinlm.algorithms import Algorithm, resolve
-from reinlm.api.arguments import arguments, given_keywords, objects, one_of, read_prompts, spread
+from reinlm.api.arguments import KINDS, arguments, check_flags, given_keywords, objects, one_of, read_prompts, spread
 from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
@@ -168,6 +168,7 @@ def compare(
     """
     from reinlm.insight.compare import compare_runs, write_page
 
+    check_flags(quiet=quiet)
     given = list(runs_or_recipes)
     metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
     if not given:
@@ -250,7 +251,8 @@ def evaluate(
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
     """
-    sections = spread("eval", given_keywords(sections))
+    check_flags(overwrite=overwrite, quiet=quiet)
+    sections = spread("eval", given_keywords("eval", sections))
     loaded, sections = objects(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
     with hushed(quiet=quiet):
@@ -275,7 +277,8 @@ def generate(
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
-    sections = spread("generate", given_keywords(sections))
+    check_flags(quiet=quiet)
+    sections = spread("generate", given_keywords("generate", sections))
     prompts = one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
     loaded, sections = objects(model, None, None, sections, trains=False)
     if prompts is not None:
@@ -300,9 +303,9 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     Example:
         print(reinlm.explain("rl", "PATH_OR_NAME", "train.jsonl", reward="math", algorithm="dapo"))
     """
-    if verb not in _KINDS:
-        raise unknown("verb", verb, _KINDS)
-    kind = _KINDS[verb]
+    if verb not in KINDS:
+        raise unknown("verb", verb, KINDS)
+    kind = KINDS[verb]
     loaded, sections, options = arguments(verb, model, data, keywords)
     given = sections.get("algorithm")
     composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
@@ -312,9 +315,6 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
         if isinstance(config, RLConfig):
             check_settings(config, composed or resolve(config.algorithm))
         return explanation(settings_tree(config, composed), tree.sources)
-
-
-_KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
 
 
 def create_model(
@@ -333,5 +333,6 @@ def create_model(
         overwrite: replace the model that `output` holds.
         sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
     """
+    check_flags(overwrite=overwrite)
     _, sections = objects(None, data, output, sections, trains=False)
     return run_create(configuration(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)

@@ -13,9 +13,12 @@ from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.recipe import over, refuse_resolved
+from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.sessions import Session
 
 _TRAINING = ("sft", "rl")
+KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+"""The configuration of each verb."""
 
 
 def read_prompts(given: Any) -> list[Any]:
@@ -90,11 +93,29 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """verb -> keyword that stands for a key inside a section -> that key. The flags of the command line have the same names."""
 
 
+_SAMPLING = {
+    **dict.fromkeys(("max_completion_length", "max_tokens", "max_length"), "max_new_tokens"),
+    **dict.fromkeys(("num_return_sequences", "num_generations", "n"), "samples"),
+}
+"""Keyword of other libraries' sampling -> the keyword of `evaluate` and `generate`."""
+
+
 def spread(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords with those of `SHORT` at the keys that they stand for.
 
     Raises InputError where a value is given by both names.
     """
+    foreign = next((name for name in given if verb not in _TRAINING and name in _SAMPLING), None)
+    if foreign is not None:
+        raise InputError(
+            f"there is no {foreign}", hint=f"it is called {_SAMPLING[foreign]} here: {_SAMPLING[foreign]}=…"
+        )
+    evaluation = given.get("evaluation")
+    if evaluation is not None and not isinstance(evaluation, Mapping | Config):
+        raise InputError(
+            f"evaluation is a section, not {type(evaluation).__name__}",
+            hint='data to evaluate on: evaluation={"data": …}',
+        )
     tree = {name: value for name, value in given.items() if name not in SHORT[verb]}
     for name, path in SHORT[verb].items():
         if name not in given:
@@ -118,11 +139,27 @@ def one_of(name: str, value: Any, other: Any, short: str) -> Any:
     return other if value is None else value
 
 
-def given_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value is not None}
+def given_keywords(verb: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords without those that are None; an unknown name stays whatever its value, and is refused where it is read."""
+    known = {*KINDS[verb].model_fields, *SHORT[verb], "output", "peft_config"}
+    return {name: value for name, value in keywords.items() if value is not None or name not in known}
 
 
 _OPTIONS = ("recipe", "resume", "overwrite", "quiet", "command", "callbacks")
+_FLAGS: Mapping[str, str] = {
+    "resume": "resume=True goes on from the newest checkpoint in output; to begin a new run from a checkpoint give its folder "
+    "as the model",
+    "overwrite": "overwrite=True replaces what is in output",
+    "quiet": "quiet=True shows nothing",
+}
+"""Keyword that is True or False -> what True does."""
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise InputError for a value of resume, overwrite or quiet that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is True or False, not {value!r}", hint=_FLAGS[name])
 
 
 def arguments(
@@ -130,6 +167,7 @@ def arguments(
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
-    given = spread(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS and value is not None})
+    check_flags(**{name: options[name] for name in _FLAGS if name in options})
+    given = spread(verb, given_keywords(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS}))
     loaded, sections = objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options

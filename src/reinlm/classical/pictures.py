@@ -14,6 +14,8 @@ from reinlm.classical.tabular.td import TD
 CELL = 64
 ENDS = ("G", "H", "C")
 """Goal, hole and cliff."""
+NOTHING = "·"
+"""In place of the arrows of a cell without a best action."""
 ARROWS = {"left": "←", "down": "↓", "right": "→", "up": "↑"}
 _ORDERS = {"CliffWalking": ("up", "right", "down", "left")}
 _USUAL = ("left", "down", "right", "up")
@@ -40,7 +42,12 @@ class Picture:
         lines = []
         for values, arrows, marks in zip(self.values, self.arrows, self.marks, strict=True):
             cells = zip(arrows, marks, strict=True)
-            lines.append("".join((mark if mark in ENDS else mark + arrow).center(wide) for arrow, mark in cells))
+            lines.append(
+                "".join(
+                    (mark if mark in ENDS or (mark and arrow == NOTHING) else mark + arrow).center(wide)
+                    for arrow, mark in cells
+                )
+            )
             shown = zip(values, marks, strict=True)
             lines.append("".join(("" if mark in ENDS else self._value(value)).center(wide) for value, mark in shown))
         return "\n".join(line.rstrip() for line in lines)
@@ -101,7 +108,7 @@ def picture(agent: Agent) -> Picture | None:
             [a for a in range(4) if q[row, a] >= values[row] - 1e-9 * max(abs(values[row]), 1.0)]
             for row in range(agent.states)
         ]
-    arrows = ["".join(ARROWS[order[a]] for a in actions) if 0 < len(actions) < 4 else "·" for actions in chosen]
+    arrows = ["".join(ARROWS[order[a]] for a in actions) if 0 < len(actions) < 4 else NOTHING for actions in chosen]
     marks = _marks(inner, desc, shape)
     return Picture(
         np.asarray(values, dtype=float).reshape(shape),

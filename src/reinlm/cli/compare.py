@@ -98,6 +98,11 @@ def print_comparison(result: Comparison) -> None:
                 cells = [row["group"], str(row["runs"]), show(row["mean"])]
                 table.add_row(*cells, *([around] if several else []))
         console.print(table, markup=False)
+    if result.settings:
+        table = Table("setting", *result.groups, title="settings that differ")
+        for key, values in result.settings.items():
+            table.add_row(key, *(values[name] for name in result.groups))
+        console.print(table, markup=False)
     if several:
         console.print("interval: Student's, of the mean over seeds", style="dim", highlight=False)
     for name, why in result.failed.items():

@@ -77,7 +77,7 @@ def change(kind: str, old: Any, given: Any) -> Any:
     Raises:
         InputError: a name, a value or a number of values that does not fit.
     """
-    if given is None:
+    if given is None or (given == "none" and kind in OPTIONAL and "none" not in CHOICES[kind]):
         return None
     if isinstance(given, type):
         raise InputError(f"{kind}: {given.__name__} is a class", hint=f"give an instance of it: {given.__name__}(…)")
@@ -106,6 +106,7 @@ def change_list(kind: str, old: Sequence[Any], given: Any) -> list[Any]:
         for name, values in given.items():
             at = _position(changed, str(name))
             assert at is not None
+            refuse_null(kind, changed[at], given)
             changed[at] = _set(kind, changed[at], str(name), values)
         return changed
     items = [] if given is None else given if isinstance(given, list | tuple) else [given]
@@ -121,12 +122,25 @@ def change_list(kind: str, old: Sequence[Any], given: Any) -> list[Any]:
     return made
 
 
+def refuse_null(kind: str, old: Any, given: Any) -> None:
+    """Raise InputError for `{name: null}` of the choice that is in force: only a wrapper is removed so."""
+    for name, values in given.items() if isinstance(given, Mapping) else ():
+        there = (isinstance(old, Mapping) and name in old) or _wrapper_of(kind, old, name) is not None
+        if values is not None or not there or _inner(kind, name) is not None:
+            continue
+        field = next((key for key, item in LISTS.items() if item == kind), kind)
+        hint = f"write algorithm.{field}={'null' if kind in OPTIONAL else '[]'} for none"
+        if kind not in (*LISTS.values(), *OPTIONAL):
+            hint = "write algorithm.gate=none for none" if kind == "gate" else f"names: {', '.join(CHOICES[kind])}"
+        raise InputError(f"algorithm.{field}.{name}: null removes nothing here", hint=hint)
+
+
 def change_kl(old: Any, given: Any) -> Any:
     """The values of the KL after a change; a list holds several, each from the defaults.
 
-    A number is the coefficient and a text the estimator: `0.1`, `k3`.
+    A number is the coefficient and a text the estimator: `0.1`, `k3`; `none` is null.
     """
-    if given is None:
+    if given is None or given == "none":
         return None
     if isinstance(given, KL):
         return value_tree(given)
@@ -323,7 +337,8 @@ def change_values(name: str, made: Any, old: Mapping[str, Any], given: Any) -> d
     members = _members(made)
     hints = _hints(made) if members else {}
     if not isinstance(given, Mapping) or _names_a_choice(members, given):
-        values = [] if given is None else given if isinstance(given, list | tuple) else [given]
+        alone = len(getattr(made, "one_value", ("first",)))
+        values = [] if given is None else given if isinstance(given, list | tuple) else [given] * alone
         if len(values) > len(members):
             raise InputError(
                 f"{name} takes {len(members)} values, not {len(values)}: {given!r}", hint=", ".join(members)

@@ -20,6 +20,7 @@ from reinlm.composition.changes import (
     change_list,
     change_values,
     choice_tree,
+    refuse_null,
     value_tree,
 )
 from reinlm.errors import InputError, unknown
@@ -170,8 +171,10 @@ def _changed(key: str, old: Any, given: Any) -> Any:
     if key in LISTS:
         return change_list(LISTS[key], old, given)
     if given is None and key not in OPTIONAL:
-        hint = f"a name, or {{name: values}}; names: {', '.join(CHOICES[key])}"
+        names = f"a name, or {{name: values}}; names: {', '.join(CHOICES[key])}"
+        hint = f"write algorithm.{key}=none for none; {names}" if "none" in CHOICES[key] else names
         raise InputError(f"{key}: cannot read None", hint=hint)
+    refuse_null(key, old, given)
     return change(key, old, given)
 
 

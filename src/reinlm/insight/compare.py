@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +20,14 @@ from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
 from reinlm.runs.metrics import METRICS_FILE, read_metrics
 
 PAGE_FILE = "compare.html"
-OF_ONE_RUN = ("seed", "run", "resolved", "imports", "output", "tensorboard")
+OF_ONE_RUN = ("seed", "seeds", "run", "resolved", "imports", "output", "tensorboard")
 """Keys in which the runs of a group may differ."""
+LONGEST_NAME = 60
+"""Characters of a group's name; longer ones give way to the names of the folders."""
 TAIL = 10
 """A metric of training is judged by the mean over its last 1/TAIL logged values."""
+SEEDS = "seeds"
+"""The folder of a classical run with a run folder for each seed, named by it."""
 _JUDGED = ("/accuracy", "/loss", "/return", "/reward")
 _TRAINING = {"rl": ("reward",), "sft": ("loss",), "classical": ("return",)}
 
@@ -38,6 +43,8 @@ class ComparedRun:
     """finished, stopped early, interrupted, failed, or not finished."""
     config: Mapping[str, Any] = field(repr=False)
     records: Sequence[Mapping[str, Any]] = field(repr=False)
+    implied: frozenset[str] = field(default=frozenset(), repr=False)
+    """Dotted keys that the named algorithm sets, as the comments of the run's configuration say."""
 
     @property
     def steps(self) -> int:
@@ -58,7 +65,7 @@ class Comparison:
     """Groups of runs that differ in their seed alone, and what they reached."""
 
     groups: Mapping[str, tuple[ComparedRun, ...]]
-    """By label: the settings in which the groups differ."""
+    """By name: the settings in which the groups differ, or their folders where that is too long."""
     metrics: tuple[str, ...]
     rows: tuple[dict[str, Any], ...]
     """For each metric and group: metric, group, runs, mean, low and high (Student's 95 % interval, None for one run), values,
@@ -66,6 +73,8 @@ class Comparison:
     page: Path | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     """Runs of a queue that failed, with what went wrong."""
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By dotted key and group: the settings that differ, where the names of the groups do not say them."""
 
     def frame(self) -> Any:
         """The rows as a pandas frame. Raises InputError where pandas is not installed."""
@@ -120,9 +129,9 @@ def _compared(runs: Sequence[ComparedRun], metrics: Sequence[str], failed: Mappi
         first = {kind: next(run.folder for run in runs if run.kind == kind) for kind in kinds}
         listed = ", ".join(f"{folder} ({kind})" for kind, folder in first.items())
         raise InputError(f"runs of different kinds cannot be compared: {listed}", hint="give runs of one kind")
-    groups = _groups(runs)
+    groups, settings = _groups(runs)
     chosen = _metrics(runs, metrics)
-    return Comparison(groups, chosen, tuple(_rows(groups, chosen)), failed=dict(failed))
+    return Comparison(groups, chosen, tuple(_rows(groups, chosen)), failed=dict(failed), settings=settings)
 
 
 def write_page(comparison: Comparison, path: str | Path) -> Path:
@@ -172,11 +181,17 @@ def overlaid(runs: Sequence[ComparedRun], metric: str) -> dict[str, Any] | None:
 
 
 def _expand(folders: Sequence[str | Path]) -> list[Path]:
-    """Run folders; a folder without a run of its own stands for the runs in it."""
+    """Run folders; a folder without a run of its own stands for the runs in it, a classical run for its seeds."""
     found: list[Path] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise InputError(f"{folder} is not a run folder: there is no such folder", hint="give folders of runs")
+            raise InputError(
+                f"{folder} is not a run folder: there is no such folder",
+                hint="give folders of runs, or recipes to run, such as recipe.yaml --grid algorithm=grpo,ppo",
+            )
+        if seeds := [path.parent for path in folder.glob(f"{SEEDS}/*/{RUN_FILE}")]:
+            found += sorted(seeds, key=lambda path: (len(path.name), path.name))
+            continue
         inner = sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
         own = (folder / RUN_FILE).is_file() and ((folder / METRICS_FILE).is_file() or not inner)
         if not own and not inner:
@@ -193,23 +208,83 @@ def _expand(folders: Sequence[str | Path]) -> list[Path]:
 def _read(folder: Path) -> ComparedRun:
     run = read_run(folder)
     file = folder / CONFIG_FILE
-    config = (parse_yaml(file.read_text(encoding="utf-8"), str(file)) or {}) if file.is_file() else {}
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    config = parse_yaml(text, str(file)) or {}
     summary = read_json(folder / "summary.json")
     ended = "not finished" if summary is None else str(summary.get("ended", "finished"))
     metrics = folder / METRICS_FILE
     records = read_metrics(metrics) if metrics.is_file() else []
-    return ComparedRun(folder, run["kind"], config.get("seed"), ended, config, records)
+    seed = int(folder.name) if folder.parent.name == SEEDS and folder.name.isdecimal() else config.get("seed")
+    return ComparedRun(folder, run["kind"], seed, ended, config, records, _implied(text, config))
 
 
-def _groups(runs: Sequence[ComparedRun]) -> dict[str, tuple[ComparedRun, ...]]:
+def _implied(text: str, config: Mapping[str, Any]) -> frozenset[str]:
+    """Dotted keys whose line ends with the algorithm's name as a comment."""
+    algorithm = _flat({"algorithm": config.get("algorithm")}).get("algorithm")
+    found, path = set(), [(-1, "")]
+    for line in text.splitlines():
+        known = _ENTRY.match(line)
+        if known is None:
+            continue
+        while path[-1][0] >= len(known["indent"]):
+            path.pop()
+        key = f"{path[-1][1]}.{known['key']}".lstrip(".")
+        path.append((len(known["indent"]), key))
+        if line.endswith(f"  # {algorithm}"):
+            found.add(key)
+    return frozenset(found)
+
+
+_ENTRY = re.compile(r"(?P<indent> *)(?P<key>[^\s#:-][^\s:]*):(\s|$)")
+
+
+def _groups(
+    runs: Sequence[ComparedRun],
+) -> tuple[dict[str, tuple[ComparedRun, ...]], dict[str, dict[str, str]]]:
+    """Groups by name, and the settings in which they differ where the names do not say them."""
     flat = [_flat({k: v for k, v in run.config.items() if k not in OF_ONE_RUN}) for run in runs]
-    keys = list(dict.fromkeys(key for values in flat for key in values))
-    differing = [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
-    groups: dict[str, list[ComparedRun]] = {}
-    for run, values in zip(runs, flat, strict=True):
-        label = ", ".join(f"{key}={_shown(values.get(key))}" for key in differing)
-        groups.setdefault(label or "all runs", []).append(run)
-    return {label: tuple(found) for label, found in groups.items()}
+    differing = _differing(flat)
+    groups: dict[str, list[int]] = {}
+    for place, values in enumerate(flat):
+        groups.setdefault(repr([(key, values.get(key)) for key in differing]), []).append(place)
+    said = [
+        {
+            key: _shown(values.get(key))
+            for key in differing
+            if key == "algorithm"
+            or key in _differing([other for other in flat if other.get("algorithm") == values.get("algorithm")])
+            or (key in values and key not in run.implied)
+        }
+        for run, values in zip(runs, flat, strict=True)
+    ]
+    members = [*groups.values()]
+    names = [", ".join(f"{key}={value}" for key, value in said[group[0]].items()) or "all runs" for group in members]
+    if len({*names}) == len(names) and all(len(name) <= LONGEST_NAME for name in names):
+        settings = {}
+    else:
+        settings = {
+            key: {place: said[group[0]].get(key, "") for place, group in enumerate(members)}
+            for key in differing
+            if any(key in said[group[0]] for group in members)
+        }
+        names = _folder_names([runs[group[0]].folder for group in members])
+    found = {name: tuple(runs[place] for place in group) for name, group in zip(names, members, strict=True)}
+    return found, {key: {names[place]: value for place, value in row.items()} for key, row in settings.items()}
+
+
+def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for values in flat for key in values)
+    return [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
+
+
+def _folder_names(folders: Sequence[Path]) -> list[str]:
+    """The name of a run's folder without its seed; the whole path where two are the same."""
+    names = []
+    for folder in folders:
+        own = folder.parent.parent if folder.parent.name == SEEDS else folder
+        name = re.sub(r"[-_]?seed\d+$", "", own.absolute().name)
+        names.append(name or own.absolute().parent.name)
+    return names if len({*names}) == len(names) else [str(folder) for folder in folders]
 
 
 def _flat(tree: Any, path: str = "") -> dict[str, Any]:

@@ -64,22 +64,43 @@ class StopRule:
         return None
 
 
+_THERE = {
+    "early_stopping_patience": "patience",
+    "early_stopping_threshold": "min_delta",
+    "metric_for_best_model": "metric",
+    "monitor": "metric",
+}
+"""Arguments of other libraries -> ours."""
+
+
 class EarlyStopping(Callback):
     """Stops the run when a metric has not got better for `patience` of the steps that logged it.
 
     Args:
-        metric: a metric of the library, or one that an earlier callback logs.
+        metric: a metric of the library, or one that an earlier callback logs; of an evaluation also as tables print it,
+            `gsm8k/accuracy` for `eval/gsm8k/accuracy`.
         patience: how many values in a row may fail to be better, 1 or more.
         min_delta: the least improvement that counts, in the unit of the metric.
         mode: "max" where higher is better, "min" where lower is.
 
-    NaN values are ignored. The evaluation before training counts as the first value.
+    NaN values are ignored. The evaluation before training counts as the first value. A name `eval/…` that the first
+    evaluation does not log ends the run.
 
     Example:
         reinlm.rl(…, callbacks=[EarlyStopping("reward", patience=20, min_delta=0.01)])
     """
 
-    def __init__(self, metric: str, *, patience: int, min_delta: float = 0.0, mode: Mode = "max") -> None:
+    def __init__(
+        self, metric: str = "", *, patience: int = 0, min_delta: float = 0.0, mode: Mode = "max", **others: Any
+    ) -> None:
+        for name in others:
+            hint = f"it is called {_THERE[name]} here: " if name in _THERE else ""
+            raise InputError(
+                f"EarlyStopping has no {name}",
+                hint=f'{hint}EarlyStopping("reward", patience=3, min_delta=0.01, mode="max")',
+            )
+        if not metric or not isinstance(metric, str):
+            raise InputError("EarlyStopping needs a metric", hint='EarlyStopping("reward", patience=3)')
         if patience < 1:
             raise InputError(f"EarlyStopping: patience must be 1 or more, not {patience}")
         if not (math.isfinite(min_delta) and min_delta >= 0):
@@ -98,6 +119,13 @@ class EarlyStopping(Callback):
         return f"EarlyStopping({self.metric})"
 
     def on_evaluated(self, event: Evaluated, control: Control) -> None:
+        names = (self.metric, f"eval/{self.metric}")
+        if self.metric.startswith("eval/") and self.best.value is None and not any(n in event.metrics for n in names):
+            near = nearest(self.metric, event.metrics)
+            raise InputError(
+                f"no evaluation logs {self.metric!r}",
+                hint=f"did you mean {near!r}?" if near else f"it logs {', '.join(event.metrics)}",
+            )
         if event.step == 0:
             self._see({**event.metrics, **control.logged})
 
@@ -113,7 +141,7 @@ class EarlyStopping(Callback):
 
     def _see(self, metrics: Mapping[str, float]) -> bool:
         self._others |= metrics.keys()
-        value = metrics.get(self.metric, math.nan)
+        value = metrics.get(self.metric, metrics.get(f"eval/{self.metric}", math.nan))
         if math.isnan(value):
             return False
         self.best = self.best.seen(value, self.mode, self.min_delta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -75,6 +75,8 @@ class NoGate:
 class Clip:
     """PPO's clip with its two sides apart. DAPO's clip-higher (arXiv 2503.14476) is `Clip(0.2, 0.28)`.
 
+    A single number in a recipe, `clip: 0.1`, sets `low` and `high`.
+
     With `dual` c the loss of a token with A < 0 is at most c·|A|, and its gradient 0 for r > c: dual clip (arXiv 1912.09729,
     c = 3), and the two-sided clip of INTELLECT-2 (δ = 4).
     """
@@ -85,6 +87,8 @@ class Clip:
     """The ratio counts up to 1 + high; more than 0."""
     dual: float | None = None
     """More than 1 + high; None for no such bound."""
+    one_value: ClassVar[tuple[str, ...]] = ("low", "high")
+    """The fields that a single number in a recipe sets."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.low <= 1.0:

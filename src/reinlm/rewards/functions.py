@@ -73,7 +73,9 @@ def load(source: FunctionSource) -> Callable[..., Any]:
     try:
         module = _import_file(source.place) if file else importlib.import_module(source.place)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{source.place} cannot be imported: {error_line(error, file)}") from error
+        beside = Path(f"{source.place.replace('.', '/')}.py")
+        hint = f"write {beside}:{source.function}" if file is None and beside.is_file() else None
+        raise InputError(f"{source.place} cannot be imported: {error_line(error, file)}", hint=hint) from error
     function = getattr(module, source.function, None)
     if function is None:
         names = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]

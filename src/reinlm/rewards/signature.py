@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,12 @@ class Parameters:
             offered["ground_truth"] = gold
         optional = ("data_source", "extra_info") if self.style == "verl" else ()
         for name in self.required:
+            if self.style == "one" and name in ONE.values() and name not in offered:
+                raise InputError(
+                    f"'completion' is one answer a call, and {name!r} beside it the list of all answers' values",
+                    hint=f"write completions beside {name} to score lists, or "
+                    f"{next(one for one, several in ONE.items() if several == name)} beside completion",
+                )
             if name not in offered and name not in optional:
                 raise _unknown_argument(name, tuple(offered), columns)
         names = offered if self.takes_all else [name for name in offered if name in self.names]
@@ -123,6 +130,8 @@ def _style(names: Sequence[str]) -> Style:
 
 def _unknown_argument(name: str, offered: Sequence[str], columns: Sequence[str]) -> InputError:
     near = "completions" if name in _COMPLETIONS else nearest(name, offered)
+    if near in (*ALWAYS, *ONE, *EXTRA) and name not in _COMPLETIONS and not _misspelt(name, near):
+        near = nearest(name, columns)
     did = f"did you mean {near!r}? " if near else ""
     if name == "environments":
         did = "an environment's own rewards count without a function. "
@@ -131,3 +140,8 @@ def _unknown_argument(name: str, offered: Sequence[str], columns: Sequence[str])
         f"it needs the argument {name!r}, which is no column of the data",
         hint=f"{did}columns: {known}; every reward may also take {always}",
     )
+
+
+def _misspelt(name: str, known: str) -> bool:
+    """Whether a name is all but an argument's, and no column's of its own."""
+    return difflib.SequenceMatcher(None, name, known).ratio() > 0.85

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from reinlm.algorithms import ALGORITHMS
 from reinlm.config import Config
@@ -25,7 +25,7 @@ from reinlm.rewards.spec import write_spec
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
 from reinlm.schedules import Schedule
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
-from reinlm.training.critic import CriticConfig
+from reinlm.training.critic import CriticConfig, over_policy_optimizer
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.replay import ReplayConfig
@@ -265,6 +265,16 @@ class RLConfig(VerbConfig):
     def _functions(cls, value: Any) -> Any:
         return _reward(value)
 
+    @field_validator("critic", mode="before")
+    @classmethod
+    def _critic_optimizer(cls, value: Any, info: ValidationInfo) -> Any:
+        policy = info.data.get("optimizer")  # absent where it is itself refused
+        critic = _given_values(value)
+        own = None if critic is None else _given_values(critic.get("optimizer"))
+        if critic is None or own is None or policy is None:
+            return value
+        return {**critic, "optimizer": over_policy_optimizer(own, policy)}
+
     @field_validator("reference", "teacher", mode="before")
     @classmethod
     def _other_model(cls, value: Any) -> Any:
@@ -298,6 +308,13 @@ class RLConfig(VerbConfig):
                 f"batch (rollout.batch_size {self.rollout.batch_size} / group_size {self.rollout.group_size})"
             )
         return self
+
+
+def _given_values(section: Any) -> Mapping[str, Any] | None:
+    """What a mapping or a configuration sets; None for anything else."""
+    if isinstance(section, Config):
+        return {name: getattr(section, name) for name in section.model_fields_set}
+    return section if isinstance(section, Mapping) else None
 
 
 def _reward(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,13 +26,26 @@ class CriticConfig(Config):
     warmup_steps: int = Field(0, ge=0)
     """First steps of the run in which the critic learns and the policy does not move."""
     optimizer: OptimizerConfig | None = None
-    """Optimizer of the critic's own weights; null: that of the policy without warm-up."""
+    """Optimizer of the critic's own weights; what it does not set is as in `optimizer`, but without warm-up."""
 
     @model_validator(mode="after")
     def _own_has_a_source(self) -> CriticConfig:
         if self.path is not None and self.backbone == "shared":
             raise ValueError(f"critic.path {self.path} has no effect on a shared backbone; set critic.backbone=own")
         return self
+
+
+def over_policy_optimizer(own: Mapping[str, Any], policy: OptimizerConfig) -> dict[str, Any]:
+    """The values of a critic's optimizer: those that are given, the others from the policy's, without warm-up.
+
+    What belongs to an optimizer's name or to a schedule comes along only where the critic has the same one.
+    """
+    taken = {**policy.model_dump(), "warmup_steps": 0}
+    if own.get("name", policy.name) != policy.name:
+        taken = {key: value for key, value in taken.items() if key not in ("options", "betas", "epsilon")}
+    if own.get("schedule") == "constant":
+        del taken["final_fraction"]
+    return {**taken, **own}
 
 
 @dataclass(frozen=True)

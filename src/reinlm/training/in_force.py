@@ -27,6 +27,8 @@ def settings_tree(config: Config, algorithm: Algorithm | None = None) -> dict[st
         algorithm: a composed one in place of `config.algorithm`.
     """
     tree = dump(config)
+    if isinstance(training := tree.get("training"), dict) and training.get("steps") is not None:
+        del training["epochs"]  # it has no effect beside steps
     if isinstance(config, RLConfig):
         tree["algorithm"] = algorithm_spec(algorithm or resolve(config.algorithm))
     if "imports" in tree:

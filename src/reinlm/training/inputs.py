@@ -62,7 +62,7 @@ class SFTInputs(Inputs):
                 continue
             tasks[name] = load_tasks(data, tokenizer, max_prompt_tokens=limit, found=found).items
             if rewards is not None:
-                rewards.check(tasks[name])
+                check_set(rewards, name, tasks[name])
         return examples, held_out, tasks
 
 
@@ -97,8 +97,9 @@ class RLInputs(Inputs):
             for name, data in config.evaluation.data.items()
         }
         if rewards is not None:
-            for items in (tasks.items, *sets.values()):
-                rewards.check(items)
+            rewards.check(tasks.items)
+            for name, items in sets.items():
+                check_set(rewards, name, items)
         _check_batch(config, len(tasks.items))
         _say_skipped(progress, tasks.skipped)
         text = None
@@ -106,6 +107,14 @@ class RLInputs(Inputs):
             text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
             _say_skipped(progress, text.skipped)
         return tasks.items, sets, text
+
+
+def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
+    """Raise InputError, with the name of the evaluation set, where a reward needs a column that it lacks."""
+    try:
+        rewards.check(tasks)
+    except InputError as error:
+        raise InputError(f"evaluation set {name!r}: {error.message}", hint=error.hint) from error
 
 
 def _refuse_orders(config: SFTConfig | RLConfig) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from reinlm.algorithms import Algorithm, resolve
 from reinlm.composition.compatibility import idle_choices
@@ -46,6 +46,18 @@ from reinlm.training.setup import (
     seed_everything,
 )
 from reinlm.training.sft import SFTRun, check_sft
+
+_THERE = {
+    "save_model": "save() writes a checkpoint, and reinlm.save_policy(trainer.policy, FOLDER) the model alone",
+    "push_to_hub": "nothing is uploaded: checkpoints/last is a Hugging Face folder that `hf upload` takes",
+    "model": "the model is trainer.policy.model",
+    "tokenizer": "the tokenizer is trainer.policy.tokenizer",
+    "processing_class": "the tokenizer is trainer.policy.tokenizer",
+    "add_callback": "give callbacks=[…] when the trainer is made",
+    "args": "the settings are trainer.config",
+    "state": "step() returns the metrics of a step, and metrics.jsonl in trainer.path holds all of them",
+}
+"""What trainers of TRL and transformers have -> what to use."""
 
 
 class Session(ABC):
@@ -287,6 +299,12 @@ class Session(ABC):
                 f"this trainer is closed, after step {self._done} of {self.run.total_steps}",
                 hint=f"make a new one with resume=True and output={str(self.path)!r} to go on",
             )
+
+    if not TYPE_CHECKING:  # type checkers know which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            there = f"; {_THERE[name]}" if name in _THERE else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{there}")
 
     def __enter__(self) -> Self:
         return self
