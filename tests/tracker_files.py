@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,19 @@ def wandb_records(file: Path) -> Iterator[Any]:
             yield record
 
 
+def wait_for_wandb(file: Path, seconds: float = 30.0) -> None:
+    """Wait until the process of W&B has written the end of the run."""
+    deadline = time.monotonic() + seconds
+    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(file)):
+        assert time.monotonic() < deadline, f"{file} has no end"
+        time.sleep(0.1)
+
+
 def wandb_runs(folder: Path) -> list[dict[str, Any]]:
     """Project, name, group and entity of the offline runs in a run's folder."""
     names = ("project", "display_name", "run_group", "entity")
+    for file in folder.glob("wandb/offline-run-*/*.wandb"):
+        wait_for_wandb(file)
     return [
         {name: getattr(record.run, name) for name in names}
         for file in sorted(folder.glob("wandb/offline-run-*/*.wandb"))

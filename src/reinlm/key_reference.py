@@ -120,8 +120,13 @@ def _part_rows(key: str) -> Iterator[_Row]:
         for name, part in PARTS[key.rpartition(".")[2]].items():
             yield from _config_rows(part, f"{key}.{name}.")
     elif key == "run.trackers":
-        for name, settings in tracker_configs().items():
+        for name, settings in _own_trackers().items():
             yield from _config_rows(settings, f"{key}.{name}.")
+
+
+def _own_trackers() -> dict[str, type[Config]]:
+    """The settings of the library's own trackers, also in a process that has registered others."""
+    return {name: kind for name, kind in tracker_configs().items() if kind.__module__.startswith("reinlm.")}
 
 
 def _described(key: str, annotation: Any, metadata: Any = ()) -> str:
@@ -144,7 +149,7 @@ def _names(key: str) -> list[str]:
     registries: dict[str, list[str]] = {
         "algorithm": [*ALGORITHMS, "{base: NAME, …}"],
         "reward.functions": [*PARTS["reward"], "file.py:function", "{name: NAME, weight: 1}", "a list of them"],
-        "run.trackers": [*tracker_configs(), "{NAME: {key: value}}", "a list of them"],
+        "run.trackers": [*_own_trackers(), "{NAME: {key: value}}", "a list of them"],
     }
     return registries.get(key, [])
 

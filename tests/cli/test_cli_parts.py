@@ -95,7 +95,7 @@ def test_a_schedule_of_ones_own_is_known_by_its_name(run):
     [
         (["-e", "gues"], ["unknown environment 'gues'", "question"]),
         (["-e", "question"], ["'reward' is required"]),
-        (["-e", "mine.py:Thrice"], ["environment 'mine.py:Thrice': mine.py has no class 'Thrice'"]),
+        (["-e", "mine.py:Thrice"], ["environment 'mine.py:Thrice': mine.py has no 'Thrice'"]),
         (["-e", "other.py:Twice"], ["no such file: other.py"]),
         (
             ["environment={twice_of_a_test: {turns: 3}}", "imports=[mine.py]"],
@@ -198,7 +198,7 @@ def bad(run, place):
     [
         ("Sits", ["environment 'bad.py:Sits': Sits has no method 'step'"]),
         ("number", ["environment 'bad.py:number' is of type int, not a class"]),
-        ("Sized", ["environment 'bad.py:Sized'", "missing a required argument: 'size'", "@part("]),
+        ("Sized", ["environment 'bad.py:Sized'", "missing a required argument: 'size'", "{key: value}"]),
         ("nothing", ["environment nothing: NoneType has no method 'reset'"]),
         ("Raises", ["environment Raises cannot be made for task d.jsonl:", "OSError: no board (", "bad.py:21)"]),
         ("Divides", ["environment Divides, task d.jsonl:", "step raised ZeroDivisionError", "bad.py:18)"]),

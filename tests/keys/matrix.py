@@ -48,6 +48,8 @@ CLOSE = {"rel_tol": 1e-5, "abs_tol": 1e-7}
 """Numbers this close are one: what differs is in which rows and in which order they were computed."""
 STORE = "trackio"
 """The folder that Trackio writes to."""
+OTHERS = ("%|", "left", "wandb", "trackio", "Python: ")
+"""In lines of progress, of other libraries, and in the one that repeats what is given."""
 STRAYS = (STORE, "answers.jsonl", "imported.txt", "other", "runs", "made")
 """What trials write beside the run's folder."""
 
@@ -67,7 +69,7 @@ class Matrix:
         """Where the effect of a key is seen; "refused: " and the error's text; or `NOTHING`."""
         context = context_of(verb, key.key)
         base = self._baseline(verb, context)
-        found = self._observe(verb, over(context, _nested(key.key, value_of(verb, key))))
+        found = self._observe(verb, dict(over(context, _nested(key.key, value_of(verb, key)))))
         error = found.get("error")
         if isinstance(error, InputError) and not isinstance(base.get("error"), InputError):
             named = re.search(rf"\b{re.escape(key.key.rpartition('.')[2])}\b", str(error))
@@ -184,7 +186,7 @@ def _weights(policy: Any) -> dict[str, torch.Tensor]:
 
 def _lines(said: str) -> list[str]:
     """What a run says in the console, without its progress and those of the libraries below."""
-    return [line for line in said.splitlines() if ": " in line and "%|" not in line and "left" not in line]
+    return [line for line in said.splitlines() if ": " in line and not any(word in line for word in OTHERS)]
 
 
 @contextlib.contextmanager
@@ -207,7 +209,7 @@ _counted: collections.Counter[str] = collections.Counter()
 
 
 def _count(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen":
+    if event == "subprocess.Popen" and any("reinlm" in str(word) for word in arguments[1]):
         _counted["processes"] += 1
 
 

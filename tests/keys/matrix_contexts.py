@@ -134,6 +134,7 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "algorithm.kl.controller.band.per": _kl(controller={"band": {"low": 0.5, "high": 2.0}}),
         "algorithm.kl.direction": _kl(estimator="full"),
         "algorithm.kl.allow_reward_alone": _kl(estimator="full", placement="sequence_reward"),
+        "algorithm.advantage.gae.bootstrap_truncated": {"rollout": {"stop_strings": []}},
         "algorithm.advantage.n_step.bootstrap_truncated": {"rollout": {"stop_strings": []}},
         "algorithm.ratio.turn": {"algorithm": {"ratio": {"turn": {}}}, **_FROZEN},
         "algorithm.ratio.turn.allow_token_mean": {"algorithm": {"aggregation": "token_mean"}},

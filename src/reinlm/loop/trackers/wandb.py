@@ -63,7 +63,7 @@ class WandbTracker(ServiceTracker):
             mode=self.config.mode,
             id=identity,
             resume="allow",
-            dir=str(event.folder),
+            dir=str(event.folder.resolve()),  # its service has a working directory of its own
             config=as_builtins(event.config),
             settings=wandb.Settings(console="off", silent=True),
         )
