@@ -34,7 +34,7 @@ from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, needs_reference, needs_rewards
+from reinlm.training.rl_checks import check_settings, more_updates, needs_reference, needs_rewards
 from reinlm.training.setup import (
     as_begun,
     autocast,
@@ -440,7 +440,12 @@ class RLSession(Session):
         )
         self.notes += [
             *self.algorithm.warnings,
-            *idle_choices(self.algorithm, count, replay=self.config.training.replay is not None),
+            *idle_choices(
+                self.algorithm,
+                count,
+                replay=self.config.training.replay is not None,
+                more=more_updates(run.config.rollout.groups),
+            ),
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
