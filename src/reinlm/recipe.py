@@ -241,6 +241,24 @@ def _is_one_reward(value: Mapping[str, Any]) -> bool:
 _FROM_PYTHON = re.compile(r"<.+>", re.DOTALL)
 
 
+def is_model_placeholder(path: str) -> bool:
+    """Whether `model.path` of a config.yaml stands for a loaded model: `<Qwen3ForCausalLM given in Python, loaded from PATH>`."""
+    return _FROM_PYTHON.fullmatch(path) is not None
+
+
+def loaded_from(path: str) -> str:
+    """The folder or name that a `model.path` of a config.yaml means; of a loaded model what it was loaded from, else its kind.
+
+    Example:
+        >>> loaded_from("<Qwen3ForCausalLM given in Python, loaded from models/chat>")
+        'models/chat'
+        >>> loaded_from("<Qwen3ForCausalLM given in Python>")
+        '<Qwen3ForCausalLM>'
+    """
+    found = re.fullmatch(r"<(.+?) given in Python(?:, loaded from (.+))?>", path)
+    return path if found is None else found[2] or f"<{found[1]}>"
+
+
 def refuse_placeholders(tree: Mapping[str, Any]) -> None:
     """Raise InputError for placeholders in config.yaml: redacted secrets, and objects that were given in Python."""
     for path, value in _texts(tree):
@@ -252,9 +270,11 @@ def refuse_placeholders(tree: Mapping[str, Any]) -> None:
             )
         named = path[0] in (*MAIN, "environment", "evaluation", "algorithm", "rollout", "optimizer")
         if named and _FROM_PYTHON.fullmatch(value) and (" given in Python" in value or path == ("model", "path")):
+            again = (
+                "model=…, or --model PATH" if path[0] == "model" else f"{path[0]}=… in the call that resumes the run"
+            )
             raise InputError(
-                f"{key} was given in Python and is not in the file: {value}",
-                hint=f"give it again: {path[0]}=… in the call that resumes the run",
+                f"{key} was given in Python and is not in the file: {value}", hint=f"give it again: {again}"
             )
 
 

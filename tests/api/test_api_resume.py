@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,52 @@ def test_a_model_given_in_python_is_asked_for_when_its_run_is_resumed(tmp_path: 
         reinlm.rl(output=tmp_path / "run", resume=True, quiet=True, reward=local(graded))
     resumed = reinlm.rl(tiny(), ROWS, output=tmp_path / "run", resume=True, quiet=True, reward=local(graded))
     assert resumed.summary["steps"] == 2
+
+
+def test_a_run_of_a_loaded_model_resumes_from_its_checkpoint_alone_where_no_loss_needs_the_start(
+    tmp_path: Path,
+) -> None:
+    """Bit for bit in float64, though the folder that the model was loaded from holds other weights."""
+    model, tokenizer = tiny()
+    model.config._name_or_path = saved(tmp_path / "chat", seed=9)
+    how: dict[str, Any] = {"training": {"steps": 4}, "run": {"save_every": 2}} | {
+        "algorithm": {"base": "ppo", "kl": None}  # its critic begins as a copy of the model
+    }
+    start = copy.deepcopy(model)
+    whole = trainer(tmp_path / "whole", (start, tokenizer), **how)
+    whole.train()
+    with trainer(tmp_path / "run", (model, tokenizer), **how) as cut:
+        cut.step()
+        cut.step()
+    path = read_recipe(tmp_path / "run" / "config.yaml")["model"]["path"]
+    assert path == f"<Qwen3ForCausalLM given in Python, loaded from {tmp_path / 'chat'}>"
+    resumed = reinlm.RLTrainer(output=tmp_path / "run", resume=True, quiet=True, reward=local(graded))
+    resumed.train()
+    after = weights(whole.policy.model)
+    assert all(torch.equal(after[name], value) for name, value in weights(resumed.policy.model).items())
+    assert read_recipe(tmp_path / "run" / "config.yaml")["model"]["path"] == path
+    with pytest.raises(reinlm.InputError, match=r"model\.path was given in Python .*loaded from"):
+        reinlm.rl(recipe=tmp_path / "run" / "config.yaml", output=tmp_path / "again", quiet=True, reward=local(graded))
+
+
+def test_a_loaded_model_is_asked_for_where_its_checkpoint_is_not_enough(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "chat")
+    model, tokenizer = tiny()
+    model.config._name_or_path = folder
+    for name, how in (("kl", {}), ("none", {"algorithm": "dr_grpo", "run": {"save_every": 0}})):
+        with trainer(tmp_path / name, (copy.deepcopy(model), tokenizer), **how) as begun:
+            begun.step()
+    shutil.rmtree(tmp_path / "none" / "checkpoints")
+    for name, why in (("kl", "the KL of grpo is measured from it as it was"), ("none", "has no checkpoint")):
+        with pytest.raises(reinlm.InputError, match=why) as caught:
+            reinlm.rl(output=tmp_path / name, resume=True, quiet=True, reward=local(graded))
+        assert "model=…" in str(caught.value.hint)
+    with pytest.raises(
+        reinlm.InputError, match="weights differ"
+    ):  # the folder is read in float32, this run began in float64
+        reinlm.rl(folder, output=tmp_path / "kl", resume=True, quiet=True, reward=local(graded))
+    again = (copy.deepcopy(model), tokenizer)
+    assert reinlm.rl(again, output=tmp_path / "kl", resume=True, quiet=True, reward=local(graded)).summary["steps"] == 2
 
 
 def test_a_run_from_before_a_section_existed_is_resumed_and_a_changed_setting_is_told_with_both_values(

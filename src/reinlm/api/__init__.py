@@ -56,7 +56,10 @@ class SFTTrainer(SFTSession):
         loaded, sections, options = arguments(self.kind, model, data, keywords)
         with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
             super().__init__(
-                configuration(SFTConfig, tree, loaded), model=loaded, sources=tree.sources, **session_options(options)
+                configuration(SFTConfig, tree, loaded, resume=options.get("resume")),
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
             )
 
 
@@ -90,7 +93,7 @@ class RLTrainer(RLSession):
         with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
             if composed is not None:
                 tree = composed_over(tree, composed)
-            config = configuration(RLConfig, tree, loaded)
+            config = configuration(RLConfig, tree, loaded, resume=options.get("resume"))
             super().__init__(
                 config,
                 algorithm=composed or resolve(config.algorithm),
@@ -311,7 +314,7 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
-        config = configuration(kind, tree, loaded)
+        config = configuration(kind, tree, loaded, resume=options.get("resume"))
         if isinstance(config, RLConfig):
             check_settings(config, composed or resolve(config.algorithm))
         return explanation(settings_tree(config, composed), tree.sources)

@@ -64,7 +64,8 @@ def objects(
         refuse_no_model(model)
         loaded = model if adapter is None else add_adapter(model, adapter)
         inner = model.model if isinstance(model, Policy) else model[0] if isinstance(model, tuple) else model
-        model = getattr(getattr(inner, "config", None), "_name_or_path", "") or f"<{type(inner).__name__}>"
+        origin = getattr(getattr(inner, "config", None), "_name_or_path", "")
+        model = f"<{type(inner).__name__} given in Python{f', loaded from {origin}' if origin else ''}>"
     elif isinstance(model, Mapping) and any(hasattr(value, "requires_grad") for value in model.values()):
         raise InputError("weights alone are no model", hint="give the model that has them, as (model, tokenizer)")
     if model is not None:

@@ -73,13 +73,16 @@ def _other_length(old: Settings, given: Mapping[str, Any]) -> Settings:
     return Settings({**old, "training": kept}, sources)
 
 
-def configuration(kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any) -> _ConfigT:
+def configuration(
+    kind: type[_ConfigT], tree: Mapping[str, Any], loaded: Any, *, resume: bool | None = False
+) -> _ConfigT:
     """Import the files under `imports`, then validate.
 
     Args:
         loaded: a model that is given beside the configuration, or None.
+        resume: whether a run goes on: a model that was given in Python then comes from its checkpoint, or the session asks.
     """
-    model = {} if loaded is None else {"model": None}
+    model = {} if loaded is None and not resume else {"model": None}
     refuse_placeholders({**tree, **model})
     refuse_two_lengths(tree)
     load_imports(tree.get("imports") or [])

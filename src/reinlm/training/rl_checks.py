@@ -20,6 +20,11 @@ def needs_rewards(algorithm: Algorithm) -> bool:
     return algorithm.advantage.reads_rewards or algorithm.needs_named_rewards
 
 
+def needs_reference(config: RLConfig, algorithm: Algorithm) -> bool:
+    """Whether a loss keeps the policy near a frozen model: the algorithm's, or that of data-set text."""
+    return algorithm.needs_reference or (config.text is not None and config.text.loss == "kl")
+
+
 def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
     """What the recipe says, and where it says nothing the algorithm's own, with at least eight whole groups an update."""
     settings, groups = config.training, config.rollout.groups
@@ -92,7 +97,7 @@ def _check_models(config: RLConfig, algorithm: Algorithm) -> None:
         raise InputError(
             f"critic has no effect: {algorithm.name} trains none", hint="take an algorithm with a critic, such as ppo"
         )
-    tied = algorithm.needs_reference or (config.text is not None and config.text.loss == "kl")
+    tied = needs_reference(config, algorithm)
     if config.reference is not None and not tied:
         raise InputError(f"reference has no effect: {algorithm.name} keeps no reference", hint="give it a kl")
     if algorithm.needs_teacher and config.teacher is None:

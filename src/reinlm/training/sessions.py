@@ -20,6 +20,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, disable_dropout
 from reinlm.places import checkpoint_note
+from reinlm.recipe import is_model_placeholder
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
@@ -33,12 +34,14 @@ from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, needs_rewards
+from reinlm.training.rl_checks import check_settings, needs_reference, needs_rewards
 from reinlm.training.setup import (
+    as_begun,
     autocast,
     check_folder,
     check_resolved,
     check_steps,
+    checkpoint_policy,
     loop_settings,
     may_change,
     observers,
@@ -112,8 +115,12 @@ class Session(ABC):
         self.resumed = resume
         allowed = may_change(config, resume=resume)
         tree = settings_tree(config, self.algorithm)
+        if resume:
+            tree = as_begun(config, tree)
         self.path = check_folder(config, self.kind, tree, resume=resume, overwrite=overwrite)
         """The run's folder."""
+        if model is None and is_model_placeholder(config.model.path):
+            model = checkpoint_policy(self.path, config.model, self._why_start())
         inputs: Any = self._read()
         for line in given_lines(sources or {}, tree):
             self.progress.say(line)
@@ -157,6 +164,10 @@ class Session(ABC):
     @abstractmethod
     def _check(self) -> None:
         """Refuse settings that contradict one another."""
+
+    def _why_start(self) -> str | None:
+        """What needs the model as it was before training; None where nothing does."""
+        return None
 
     @abstractmethod
     def _read(self) -> SFTInputs | RLInputs:
@@ -381,6 +392,11 @@ class RLSession(Session):
         self.environment = resolve_environment(
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
+
+    def _why_start(self) -> str | None:
+        if self.config.reference is not None or not needs_reference(self.config, self.algorithm):
+            return None
+        return f"the KL of {self.algorithm.name} is measured from it as it was before training"
 
     def _read(self) -> RLInputs:
         return RLInputs(self.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import time
@@ -17,7 +18,9 @@ import torch
 from reinlm.config import differences, merge, read_recipe, redact
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
-from reinlm.models import Policy
+from reinlm.models import ModelConfig, Policy, load_policy
+from reinlm.models.saving import ADAPTER
+from reinlm.recipe import loaded_from
 from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
@@ -78,6 +81,43 @@ def _schedules(config: VerbConfig) -> list[str]:
         if getattr(getattr(config, "rollout", None), f"{name}_end", None) is not None:
             found.append(f"rollout.{name} goes")
     return found
+
+
+def as_begun(config: VerbConfig, tree: dict[str, Any]) -> dict[str, Any]:
+    """`tree` of a run that is resumed, with the model in the words of its config.yaml where both mean the same one: the file goes
+    on saying whether the run began from a path or from a loaded model."""
+    file = Path(config.run.output or "") / "config.yaml"
+    saved = (read_recipe(file).get("model") or {}).get("path") if file.is_file() else None
+    path = tree["model"]["path"]
+    return tree if not saved or loaded_from(saved) != loaded_from(path) else merge(tree, {"model": {"path": saved}})
+
+
+def checkpoint_policy(path: Path, config: ModelConfig, why_start: str | None) -> Policy:
+    """The model of a resumed run that began from a loaded one: that of its newest checkpoint, in its dtype.
+
+    Args:
+        path: the run's folder.
+        config: the run's own, whose path names no folder.
+        why_start: what needs the model as it was before training; None where nothing does.
+
+    Raises:
+        InputError: where the checkpoint does not suffice: something needs the start, the model has an adapter, or there is none.
+    """
+    newest, _ = newest_checkpoint(path / CHECKPOINTS)
+    reason = why_start
+    if newest is None:
+        reason = f"{path} has no checkpoint"
+    elif (newest / ADAPTER).is_dir():
+        reason = "the checkpoint holds an adapter, and not the model below it"
+    if newest is None or reason:
+        raise InputError(
+            f"model.path was given in Python and is not in the file: {config.path}; {reason}",
+            hint="give the model as it was before training again: model=…, or --model PATH",
+        )
+    policy = load_policy(config.model_copy(update={"path": str(newest), "dtype": "float32"}))
+    stored = json.loads((newest / "config.json").read_text(encoding="utf-8")).get("dtype") or "float32"
+    policy.model.to(getattr(torch, stored))  # the weights themselves are restored with the run
+    return policy
 
 
 def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
