@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 from reinlm.errors import InputError, RunError
 from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
-from reinlm.rewards.attempts import Attempts, Policy, Usage
+from reinlm.rewards.attempts import Attempts, Once, Policy, Usage
 from reinlm.rewards.builtin import Builtin, answer_text
-from reinlm.rewards.running import OVERRUN_HINT, Function, Logged
+from reinlm.rewards.running import OVERRUN_HINT, Function, Logged, joined
 from reinlm.rewards.signature import ALWAYS, EXTRA, LOGGERS, Parameters, Style
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.steps import StepRewards
@@ -118,12 +118,18 @@ class Reward:
             }
 
         def run(worker: Worker | None) -> Settled:
-            def once(indices: Sequence[int]) -> tuple[list[Entry] | Failure, Logged]:
+            def call_for(indices: Sequence[int]) -> tuple[list[Entry] | Failure, Logged]:
                 part = {
                     name: value if name == "trainer_state" else [value[index] for index in indices]
                     for name, value in arguments.items()
                 }
-                return (self._in_worker if self.in_worker else self._here)(call, part, len(indices), worker)
+                samples = [call.samples[index] for index in indices]
+                return (self._in_worker if self.in_worker else self._here)(call, part, samples, worker)
+
+            def once(indices: Sequence[int]) -> tuple[list[Entry] | Failure, Logged]:
+                return (
+                    _one_after_another(call_for, indices, call.policy) if self._limits_each(call) else call_for(indices)
+                )
 
             def wait(seconds: float) -> bool:
                 if worker is not None:
@@ -144,6 +150,12 @@ class Reward:
             hint = f"{error.hint}; or leave the column out of the function's arguments"
             raise about(self.name, InputError(f"it cannot be given {what}: {error.message}", hint=hint)) from error
 
+    def _limits_each(self, call: Call) -> bool:
+        """Whether a call is made for each answer, with a time limit of its own: of a function of one answer that is not async."""
+        parameters = self.parameters
+        one = parameters is not None and parameters.style != "lists" and not parameters.asynchronous
+        return one and call.limit is not None
+
     def _limit(self, call: Call, count: int) -> float | None:
         """Seconds of a call: an async function of one answer keeps its own limits, one after another where there are many."""
         if call.limit is None or self.parameters is None:
@@ -153,9 +165,10 @@ class Reward:
         return call.limit * math.ceil(count / self.concurrency) + _GRACE
 
     def _in_worker(
-        self, call: Call, arguments: Mapping[str, Any], count: int, worker: Worker | None
+        self, call: Call, arguments: Mapping[str, Any], samples: Sequence[Sample], worker: Worker | None
     ) -> tuple[list[Entry] | Failure, Logged]:
         assert worker is not None
+        count = len(samples)
         limit = self._limit(call, count)
         assert limit is not None
         state = call.arguments.get("trainer_state")
@@ -177,10 +190,10 @@ class Reward:
             return Failure(error.text, error.hint, "ended"), Logged()
 
     def _here(
-        self, call: Call, arguments: Mapping[str, Any], count: int, worker: Worker | None
+        self, call: Call, arguments: Mapping[str, Any], samples: Sequence[Sample], worker: Worker | None
     ) -> tuple[list[Entry] | Failure, Logged]:
         """Call the function in this process: with a limit in a thread, which cannot be stopped, though its result is ignored."""
-        function = self.function
+        function, count = self.function, len(samples)
         assert function is not None
         one = Function(function, Parameters((), (), takes_all=True)) if isinstance(function, Builtin) else function
         limit = self._limit(call, count)
@@ -195,7 +208,7 @@ class Reward:
         if not box:
             raise RunError(
                 f"reward {self.name!r} overran its time limit of {call.limit:g} s in this process, "
-                "where it cannot be stopped" + (f": {self.stays}" if self.stays else ""),
+                f"where it cannot be stopped, {_where(samples)}" + (f": {self.stays}" if self.stays else ""),
                 hint="put it into a file and name it as file.py:function, so that it runs in a process that can be "
                 "killed; or raise reward.time_limit",
             )
@@ -299,10 +312,7 @@ def _settle(
 ) -> Settled:
     """What each answer of a call gets; a failure becomes a `RunError` where it ends the run."""
     if isinstance(outcome, Failure):
-        first = call.samples[0]
-        many = f"in a call with {len(call.samples)} answers, from {first} on"
-        where = many if len(call.samples) > 1 else f"for {first}"
-        failed = Failure(f"{outcome.text} {where}", outcome.hint, outcome.cause)
+        failed = Failure(f"{outcome.text} {_where(call.samples)}", outcome.hint, outcome.cause)
         settled: list[Events] = [failed] * len(call.samples)
     else:
         settled = [_events(reward, call, *pair) for pair in zip(outcome, call.samples, strict=True)]
@@ -311,6 +321,31 @@ def _settle(
         raise RunError(f"reward {reward.name!r} {failure.text}", hint=_advice(failure, call.policy))
     lost = sum(isinstance(events, Failure) for events in settled)
     return Settled(settled, replace(usage, failed=lost), extra)
+
+
+def _where(samples: Sequence[Sample]) -> str:
+    """Which answers a call scores, as the end of a sentence."""
+    first = samples[0]
+    return f"in a call with {len(samples)} answers, from {first} on" if len(samples) > 1 else f"for {first}"
+
+
+def _one_after_another(once: Once, indices: Sequence[int], policy: Policy) -> tuple[list[Entry], Logged]:
+    """A call for each answer. The rest fails too after the first failure that ends the run, or two answers in a row that
+    overran: then the function is slow, and not the answer."""
+    entries: list[Entry] = []
+    several: list[Logged] = []
+    slow = 0
+    for index in indices:
+        found, logged = once([index])
+        entry = found if isinstance(found, Failure) else found[0]
+        entries.append(entry)
+        several.append(logged)
+        failed = isinstance(entry, Failure) and entry.cause != "passing"
+        slow = slow + 1 if isinstance(entry, Failure) and entry.cause == "overran" else 0
+        if slow == 2 or (failed and policy.stop):
+            left = len(indices) - len(entries)
+            return [*entries, *[entry] * left], joined([*several, *[Logged()] * left])
+    return entries, joined(several)
 
 
 def _advice(failure: Failure, policy: Policy) -> str:

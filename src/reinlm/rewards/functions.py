@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -78,7 +79,7 @@ def load(source: FunctionSource) -> Callable[..., Any]:
         raise InputError(f"{source.place} cannot be imported: {error_line(error, file)}", hint=hint) from error
     function = getattr(module, source.function, None)
     if function is None:
-        names = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]
+        names = [name for name, value in vars(module).items() if _could_be(value, name, module.__name__)]
         near = nearest(source.function, names)
         hint = f"did you mean {near!r}?" if near else f"functions there: {', '.join(sorted(names)) or 'none'}"
         raise InputError(f"{source.place} has no function {source.function!r}", hint=hint)
@@ -92,6 +93,15 @@ def load(source: FunctionSource) -> Callable[..., Any]:
         raise InputError(f"{source.function} in {source.place}: unknown key {key!r}", hint=hint)
     found: Callable[..., Any] = function
     return found
+
+
+def _could_be(value: Any, name: str, module: str) -> bool:
+    """Whether a value of a module can be a reward: a function of its own, an object with `__call__`, or a class of such."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    own = getattr(value, "__module__", None) == module and not name.startswith("_")
+    kind = value if inspect.isclass(value) else type(value)
+    return own and any("__call__" in vars(one) for one in kind.__mro__)
 
 
 def _made(kind: type, source: FunctionSource) -> Callable[..., Any]:

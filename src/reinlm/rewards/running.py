@@ -8,7 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -37,7 +37,10 @@ class Logged:
         """Log a number, which is averaged with the others of that name over the step; TRL's `log_metric`."""
         if not isinstance(name, str) or re.fullmatch(r"[\w./@%()=-]+", name) is None:
             raise TypeError(f"log_metric takes a name of letters, digits and ./@%()=_- only, not {name!r}")
-        number = float(value.item() if hasattr(value, "item") else value)
+        try:
+            number = float(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises RuntimeError for several elements
+            raise TypeError(f"log_metric({name!r}, {value!r:.60}): the value must be a number") from None
         if not math.isfinite(number):
             raise ValueError(f"log_metric({name!r}, {value!r}): the value must be finite")
         total, count = self.metrics.get(name, (0.0, 0))
@@ -45,9 +48,42 @@ class Logged:
 
     def log_extra(self, column: str, values: Any) -> None:
         """Log a column with a value for each answer of the call, written as text; TRL's `log_extra`."""
+        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+            raise TypeError(f"log_extra({column!r}, {values!r:.60}) takes a list with a value for each answer")
         self.extra.setdefault(str(column), []).extend(
             value if value is None or isinstance(value, bool | int | float | str) else str(value) for value in values
         )
+
+    def check(self, count: int) -> Failure | None:
+        """What is wrong with a column that has no value for each of `count` answers."""
+        for column, values in self.extra.items():
+            if len(values) != count:
+                hint = "give log_extra a list with one value for each answer of the call"
+                return Failure(
+                    f"logged {len(values)} values in the column {column!r} for {count} sample{'s' * (count != 1)}", hint
+                )
+        return None
+
+    @property
+    def loggers(self) -> dict[str, Callable[..., None]]:
+        """What a function is given to log with."""
+        return {name: getattr(self, name) for name in LOGGERS}
+
+    def add(self, other: Logged) -> None:
+        """Add what was logged in another call."""
+        for name, (total, number) in other.metrics.items():
+            before, count = self.metrics.get(name, (0.0, 0))
+            self.metrics[name] = before + total, count + number
+
+
+def joined(calls: Sequence[Logged]) -> Logged:
+    """What was logged in calls of one answer each, in order; an answer that logged nothing in a column has None there."""
+    whole = Logged()
+    for one in calls:
+        whole.add(one)
+    for column in dict.fromkeys(column for one in calls for column in one.extra):
+        whole.extra[column] = [values[0] if (values := one.extra.get(column)) else None for one in calls]
+    return whole
 
 
 @dataclass(frozen=True)
@@ -71,18 +107,20 @@ class Function:
             arguments: lists with an entry for each answer, and `trainer_state`.
             limit: seconds that an async function may take for one answer; None for no limit.
         """
-        logged = Logged()
-        given = dict(arguments)
-        for name in LOGGERS:
-            if name in self.parameters.names:
-                given[name] = getattr(logged, name)
         if self.parameters.style == "lists":
-            found = self._all(given, count)
-        elif self.parameters.asynchronous:
-            found = wait_for(self._gathered(given, count, limit, logged))
+            logged = Logged()
+            found = self._all({**arguments, **self._loggers(logged)}, count)
+            return found if isinstance(found, Failure) else logged.check(count) or found, logged
+        several = [Logged() for _ in range(count)]
+        if self.parameters.asynchronous:
+            entries = wait_for(self._gathered(arguments, limit, several))
         else:
-            found = [self._one(given, index, logged) for index in range(count)]
-        return found, logged
+            entries = [self._one(arguments, index, logged) for index, logged in enumerate(several)]
+        return entries, joined(several)
+
+    def _loggers(self, logged: Logged) -> dict[str, Callable[..., None]]:
+        """Those that it takes by name."""
+        return {name: log for name, log in logged.loggers.items() if name in self.parameters.names}
 
     def _all(self, given: Mapping[str, Any], count: int) -> list[Entry] | Failure:
         try:
@@ -95,23 +133,22 @@ class Function:
 
     def _one(self, given: Mapping[str, Any], index: int, logged: Logged) -> Entry:
         try:
-            result = self.call(**for_one(self.parameters, given, index))
+            result = self.call(**for_one(self.parameters, {**given, **self._loggers(logged)}, index))
             return self._entry(wait_for(result) if inspect.isawaitable(result) else result, logged)
         except BaseException as error:
             if _is_interrupt(error):
                 raise
             return self._failure(error)
 
-    async def _gathered(
-        self, given: Mapping[str, Any], count: int, limit: float | None, logged: Logged
-    ) -> list[Entry] | Failure:
+    async def _gathered(self, given: Mapping[str, Any], limit: float | None, several: Sequence[Logged]) -> list[Entry]:
         gate = asyncio.Semaphore(self.concurrency)
 
-        async def one(index: int) -> Entry:
+        async def one(index: int, logged: Logged) -> Entry:
             async with gate:
                 try:
                     async with asyncio.timeout(limit) as timer:
-                        result = await self.call(**for_one(self.parameters, given, index))
+                        passed = {**given, **self._loggers(logged)}
+                        result = await self.call(**for_one(self.parameters, passed, index))
                 except BaseException as error:
                     if _is_interrupt(error) or isinstance(error, asyncio.CancelledError):
                         raise
@@ -120,7 +157,7 @@ class Function:
                     return self._failure(error)
                 return self._entry(result, logged)
 
-        return list(await asyncio.gather(*(one(index) for index in range(count))))
+        return list(await asyncio.gather(*(one(index, logged) for index, logged in enumerate(several))))
 
     def _entry(self, result: Any, logged: Logged) -> Entry:
         if self.parameters.style == "verl" and isinstance(result, Mapping) and "score" in result:
@@ -128,7 +165,7 @@ class Function:
                 if name != "score" and isinstance(value, bool | int | float):
                     logged.log_metric(str(name), value)
             result = result["score"]
-        entry = read_entry(result)
+        entry = logged.check(1) or read_entry(result)
         if isinstance(entry, Failure) and isinstance(result, list | tuple):
             hint = "a function of `completion` scores one answer: return one number, or take `completions`"
             return Failure(entry.text, hint)

@@ -43,7 +43,7 @@ class RewardConfig(Config):
     functions: Any
     """A `RewardSpec`."""
     time_limit: float | None = Field(default=60.0, gt=0, le=MAX_SECONDS)
-    """Seconds that a call may take; for `math`, `regex` and an async function of one answer, a single answer. None: no limit,
+    """Seconds that a call may take; for `math`, `regex` and a function of one answer, a single answer. None: no limit,
     and every function runs inside this process."""
     call: Literal["group", "batch"] = "group"
     """What one call of a function of yours scores: the answers to one prompt, while others are still sampled, or those

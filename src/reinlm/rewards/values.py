@@ -62,6 +62,9 @@ def read_result(result: Any, count: int) -> list[Entry] | Failure:
     except TypeError:  # an array without dimensions has both methods, and raises in them
         hint = "return a list, one number for each answer, not one number for all"
         return Failure(f"returned {_SHORT.repr(result)} instead of {wanted}", hint)
+    if (shape := getattr(result, "shape", ())) and len(shape) > 1:
+        hint = "return one number for each answer: `.reshape(-1)` of an array of shape (answers, 1)"
+        return Failure(f"returned an array of shape {tuple(shape)} instead of {wanted}", hint)
     if len(values) != count:
         hint = "return one number for each entry of `completions`, or None where the reward does not apply"
         return Failure(f"returned {len(values)} values for {count} samples", hint)
