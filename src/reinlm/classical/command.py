@@ -170,11 +170,10 @@ def _values(agent: Agent, *, drawn: bool) -> list[str]:
         lines += ["  ".join(shown[start : start + 10]) for start in range(0, len(shown), 10)]
         if not drawn and agent.states > _SHOWN_STATES:
             lines.append(f"… and {agent.states - _SHOWN_STATES} further states")
-    limit = agent.env.spec.max_episode_steps if agent.env.spec is not None else None
-    if isinstance(agent, Planner) and limit is not None:
+    if isinstance(agent, Planner) and agent.env.spec is not None and agent.env.spec.max_episode_steps is not None:
         lines.append(
             f"the start is worth {agent.start_value():.3f} in the model, which has no limit of steps; "
-            f"{agent.env_name} ends an episode after {limit} steps, so that its returns may be lower"
+            f"{agent.env_name} ends an episode after {agent.env.spec.max_episode_steps} steps, so that its returns may be lower"
         )
     return lines
 
