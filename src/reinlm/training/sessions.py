@@ -26,7 +26,8 @@ from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import hushed
 from reinlm.sources import Key
-from reinlm.training.config import RLConfig, SFTConfig, dump_defaults
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.in_force import choices_line, given_lines, same_parts, settings_tree, spelled_out, value_sources
