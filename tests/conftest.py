@@ -8,6 +8,9 @@ import os
 import pkgutil
 import re
 import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -34,6 +37,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 EXAMPLES = 30 if CHECK_SHAPES else 10
 settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES)
 settings.load_profile("reinlm")
+
+
+@pytest.fixture(autouse=True)
+def registers() -> Iterator[None]:
+    """Every register of parts as it was before the test, which may add its own: other tests list what is registered."""
+    from reinlm.importable import IMPORTED
+    from reinlm.loop.trackers import registry
+    from reinlm.objectives import CHOICES
+    from reinlm.parts import PARTS
+    from reinlm.records import COLUMNS
+    from reinlm.runs import METRICS
+    from reinlm.schedules import SCHEDULES
+
+    ladder = sys.modules["reinlm.algorithms.ladder"]
+    tables: list[dict[str, Any]] = [*PARTS.values(), *CHOICES.values(), SCHEDULES, COLUMNS, registry._KINDS, METRICS]
+    tables += [ladder.ALGORITHMS, ladder.CARDS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+    for name in [name for name in sys.modules if name.startswith(IMPORTED)]:
+        del sys.modules[name]
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

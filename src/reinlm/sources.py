@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -67,26 +67,24 @@ def read_sources(text: str) -> dict[Key, str]:
 def _places(text: str) -> list[tuple[Key, int, int]]:
     """(path, line, column) after which the comment of each value stands, lines from 0."""
     root = yaml_nodes(text)
-    return list(_within(root, ())) if isinstance(root, yaml.MappingNode) else []
+    return list(_within(root, (), text.splitlines())) if isinstance(root, yaml.MappingNode) else []
 
 
-def _within(node: yaml.MappingNode, at: Key) -> Iterator[tuple[Key, int, int]]:
+def _within(node: yaml.MappingNode, at: Key, lines: Sequence[str]) -> Iterator[tuple[Key, int, int]]:
     for key, value in node.value:
         path = (*at, str(key.value))
         if isinstance(value, yaml.MappingNode) and value.value:
-            yield from _within(value, path)
+            yield from _within(value, path, lines)
         elif isinstance(value, yaml.ScalarNode) and value.style in ("|", ">"):
-            yield path, value.start_mark.line, _indicator_end(value)
+            yield path, value.start_mark.line, _indicator_end(lines, value)
         elif isinstance(value, yaml.SequenceNode) and not value.flow_style:
             yield path, key.end_mark.line, key.end_mark.column + 1
         else:
             yield path, value.end_mark.line, value.end_mark.column
 
 
-def _indicator_end(value: yaml.ScalarNode) -> int:
+def _indicator_end(lines: Sequence[str], value: yaml.ScalarNode) -> int:
     """The column after a block scalar's indicator, such as `|-`."""
-    buffer = value.start_mark.buffer
     start = value.start_mark
-    rest = "" if buffer is None else buffer[start.pointer :].splitlines()[0]
-    indicator = re.match(r"[|>][+-]?\d?[+-]?", rest)
+    indicator = re.match(r"[|>][+-]?\d?[+-]?", lines[start.line][start.column :])
     return int(start.column) + (len(indicator[0]) if indicator else 1)

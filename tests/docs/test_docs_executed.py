@@ -29,13 +29,8 @@ from typer.main import get_command
 import reinlm
 from reinlm.cli import app, main
 from reinlm.config import dump_yaml, merge, parse_yaml
-from reinlm.loop.trackers import registry
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
-from reinlm.objectives import CHOICES
-from reinlm.parts import IMPORTED, PARTS
-from reinlm.records import COLUMNS
-from reinlm.runs import METRICS
-from reinlm.schedules import SCHEDULES
+from reinlm.parts import IMPORTED
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
@@ -53,19 +48,6 @@ VERBS = set(get_command(app).commands)  # type: ignore[attr-defined]
 OTHER_PROGRAMS = {"make", "pip", "git", "cd", ".", "bash", "python", "python3", ".venv/bin/mutmut"}
 PLACEHOLDERS = {"WORD": "clip", "ENV": "CliffWalking-v1", "NAME": "ppo", "FOLDER": "runs/x", "RUN": "runs/x"}
 """Words in capitals that stand for what readers have."""
-
-
-@pytest.fixture(autouse=True)
-def registers() -> Iterator[None]:
-    """Every register as it was, after what the examples of a page add to it."""
-    ladder = sys.modules["reinlm.algorithms.ladder"]
-    tables: list[dict[str, Any]] = [*PARTS.values(), *CHOICES.values(), SCHEDULES, COLUMNS, registry._KINDS, METRICS]
-    tables += [ladder.ALGORITHMS, ladder.CARDS]
-    before = [dict(table) for table in tables]
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        for name in table.keys() - kept.keys():
-            del table[name]
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,11 @@ from safetensors.numpy import load_file
 import reinlm
 from reinlm.algorithms import ladder
 from reinlm.config import merge
-from reinlm.loop.trackers import registry
-from reinlm.objectives import CHOICES
-from reinlm.parts import PARTS
-from reinlm.records import COLUMNS
 from reinlm.runs import load_state, read_metrics
-from reinlm.schedules import SCHEDULES
 from tiny_runs import ROWS, SETTINGS, graded, local, tiny
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
-
-
-@pytest.fixture(autouse=True)
-def registers() -> Iterator[None]:
-    """Every register as it was, after what an example adds to it."""
-    modules = sys.modules["reinlm.algorithms.ladder"]
-    tables: list[dict[str, Any]] = [*PARTS.values(), *CHOICES.values(), SCHEDULES, COLUMNS, registry._KINDS]
-    tables += [modules.ALGORITHMS, modules.CARDS]
-    before = [dict(table) for table in tables]
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        for name in table.keys() - kept.keys():
-            del table[name]
-    for name in [name for name in sys.modules if name.startswith("reinlm_imports_")]:
-        del sys.modules[name]
 
 
 def blocks(title: str, number: int = 0) -> tuple[str, dict[str, Any]]:

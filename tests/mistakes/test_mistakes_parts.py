@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from mistake_checks import refused_by_rl
 
 import reinlm
 from reinlm.cli import main
-from tiny_runs import ROWS, graded, run_rl
+from tiny_runs import graded, run_rl
 
 MINE = """
 import torch
@@ -132,11 +133,7 @@ EVERY = [
 def test_a_mistake_in_a_part_is_one_line_before_a_model_is_loaded(
     given: dict[str, Any], message: str, hint: str
 ) -> None:
-    with pytest.raises(reinlm.InputError) as error:
-        reinlm.rl("no/such/model", ROWS, **{"reward": "exact_match", "quiet": True, **given})
-    assert message in error.value.message
-    assert "\n" not in error.value.message
-    assert hint in (error.value.hint or "")
+    refused_by_rl(given, message, hint)
 
 
 @pytest.mark.parametrize(

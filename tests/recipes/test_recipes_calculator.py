@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from recipe_files import recipe_files
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "calculator"
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"calculator_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
+load = recipe_files("calculator")
 rewards = load("rewards")
 QUESTION = (
     "Ann sold clips to 48 friends in April, and each of 2 shops took half as many in May, at $1,200.50. How many?"

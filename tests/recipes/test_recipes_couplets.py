@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from recipe_files import recipe_files
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "couplets"
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"couplets_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
+load = recipe_files("couplets")
 rewards = load("rewards")
 GOOD = "The silver moon is rising in the night,\nAnd every star has lost a little light."
 """Two lines of ten syllables that rhyme."""

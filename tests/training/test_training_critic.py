@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from training_helpers import (
+    even,
+    moved,
     prepared,
     rl_task,
     saved_model,
+    steps,
     tiny_policy,
     weights,
 )
@@ -27,20 +29,6 @@ from reinlm.models import (
     save_policy,
 )
 from reinlm.objectives import GAE
-
-
-def even(completions: list[str], **_: Any) -> list[float]:
-    """The share of even digits: rewards of many sizes."""
-    return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
-
-
-def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
-    return any(not torch.equal(value, before[name]) for name, value in weights(policy.model).items())
-
-
-def steps(task: Any, count: int) -> list[dict[str, float]]:
-    return [dict(task.step(step, ALONE).metrics) for step in range(1, count + 1)]
-
 
 # ------------------------------------------------------------------------------------------------ critics
 

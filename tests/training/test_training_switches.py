@@ -14,12 +14,15 @@ import torch
 from training_helpers import (
     ROWS,
     Watched,
+    even,
     metrics,
+    moved,
     prepared,
     rl_settings,
     rl_task,
     run_rl,
     saved_model,
+    steps,
     tiny_policy,
     weights,
 )
@@ -42,19 +45,6 @@ from reinlm.runs import load_state
 from reinlm.training.staleness import oldest_version
 
 PLAIN = {"kl": None}
-
-
-def even(completions: list[str], **_: Any) -> list[float]:
-    """The share of even digits: rewards of many sizes."""
-    return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
-
-
-def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
-    return any(not torch.equal(value, before[name]) for name, value in weights(policy.model).items())
-
-
-def steps(task: Any, count: int) -> list[dict[str, float]]:
-    return [dict(task.step(step, ALONE).metrics) for step in range(1, count + 1)]
 
 
 # ------------------------------------------------------------------------------------------------ resume

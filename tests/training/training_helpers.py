@@ -15,6 +15,7 @@ from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.config import build
 from reinlm.data import DataConfig, build_renderer, load_tasks
 from reinlm.loop import BatchPrepared, GroupScored, StepContext
+from reinlm.loop.run import ALONE
 from reinlm.models import Policy, character_tokenizer, load_policy, save_policy, tiny_model
 from reinlm.records import Rollout, ScoredGroup
 from reinlm.rewards import build_rewards
@@ -206,3 +207,16 @@ def z_scores(rewards: list[float]) -> list[float]:
     """(R - mean) / (std + 1e-6), of a group."""
     values = np.array(rewards, dtype=np.float64)
     return list((values - values.mean()) / (values.std() + 1e-6))
+
+
+def even(completions: list[str], **_: Any) -> list[float]:
+    """The share of even digits: rewards of many sizes."""
+    return [sum(c in "02468" for c in text) / max(len(text), 1) for text in completions]
+
+
+def moved(policy: Any, before: dict[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(value, before[name]) for name, value in weights(policy.model).items())
+
+
+def steps(task: Any, count: int) -> list[dict[str, float]]:
+    return [dict(task.step(step, ALONE).metrics) for step in range(1, count + 1)]
