@@ -427,6 +427,8 @@ class RLSession(Session):
             self.progress.say,
             self._order,
         )
+        if self.rewards is not None:
+            self.rewards.state_dict()  # a state that no checkpoint can hold ends the run before its first step
         self._announce(run)
         return run
 
@@ -442,6 +444,7 @@ class RLSession(Session):
         self.notes += [
             *self.algorithm.warnings,
             *idle_choices(self.algorithm, count, replay=self.config.training.replay is not None),
+            *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
