@@ -1,6 +1,6 @@
 """Calls in the words of Stable-Baselines3: `PPO("MlpPolicy", env, n_steps=2048).learn(total_timesteps=100_000)`.
 
-What means the same is accepted under both names (`reinlm.alias_tables.SB3` pairs them); what does not is an error that names
+What means the same is accepted under both names (`reinlm.aliases.SB3` pairs them); what does not is an error that names
 ours.
 The functions here are the only place that knows it; everything behind them has our names alone.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from reinlm.alias_tables import SB3
+from reinlm.aliases import SB3
 from reinlm.classical.environments import EnvLike, check_one
 from reinlm.classical.sb3_names import AS_IT_IS, OF_LEARN, POLICIES, SYMBOLS
 from reinlm.errors import InputError, nearest

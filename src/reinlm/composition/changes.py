@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from reinlm.alias_tables import ALIASES
+from reinlm.aliases.tables import ALIASES
 from reinlm.composition import filters, shapers  # noqa: F401  they register their choices
 from reinlm.composition.functions import function_in
 from reinlm.errors import InputError, unknown

@@ -16,6 +16,7 @@ from reinlm.plain import encode
 from reinlm.records import RewardEvent, Rollout
 from reinlm.rewards.attempts import Attempts, Once, Policy, Usage
 from reinlm.rewards.builtin import Builtin, answer_text
+from reinlm.rewards.copies import NoCopyError
 from reinlm.rewards.running import OVERRUN_HINT, Function, Logged, joined
 from reinlm.rewards.signature import ALWAYS, EXTRA, LOGGERS, Parameters, Style
 from reinlm.rewards.spec import Choice
@@ -220,6 +221,7 @@ def load_into(worker: Worker, key: int, choice: Choice, concurrency: int = 1) ->
 
     Raises:
         InputError: it cannot be had.
+        NoCopyError: it is to run in the main process.
         WorkerError: the import took too long, or ended the process.
     """
     assert choice.source is not None
@@ -232,6 +234,8 @@ def load_into(worker: Worker, key: int, choice: Choice, concurrency: int = 1) ->
         raise WorkerError(f"did not finish importing within {LOAD_LIMIT:g} s") from None
     if isinstance(found, InputError):
         raise about(choice.name, found)
+    if isinstance(found, NoCopyError):
+        raise found
     worker.prepared.add(key)
     return found
 
@@ -271,14 +275,21 @@ def messages(content: str | tuple[Mapping[str, Any], ...]) -> str | list[dict[st
     return content if isinstance(content, str) else [dict(message) for message in content]
 
 
-def _read_parameters(value: Any) -> Parameters | InputError:
+def _read_parameters(value: Any) -> Parameters | InputError | NoCopyError:
     """What `load_function` of the service returned; ValueError shows anything else."""
     match value:
         case ["parameters", {"names": [*names], "required": [*required], "takes_all": bool(takes_all), **more}]:
-            style, asynchronous = more.pop("style", None), more.pop("asynchronous", None)
+            style, asynchronous, changes = (
+                more.pop("style", None),
+                more.pop("asynchronous", None),
+                more.pop("changes", None),
+            )
             texts = all(isinstance(name, str) for name in (*names, *required))
-            if texts and style in get_args(Style) and isinstance(asynchronous, bool) and not more:
-                return Parameters(tuple(names), tuple(required), takes_all, cast(Style, style), asynchronous)
+            known = texts and style in get_args(Style) and not more
+            if known and isinstance(asynchronous, bool) and isinstance(changes, str | None):
+                return Parameters(tuple(names), tuple(required), takes_all, cast(Style, style), asynchronous, changes)
+        case ["stays", str(why)]:
+            return NoCopyError(why)
         case ["refused", str(message), str() | None as hint]:
             return InputError(message, hint=hint)
     raise ValueError(f"{value!r:.100} instead of a function's parameters")

@@ -16,7 +16,7 @@ from typing import Any
 LARGEST_COPY = 32 << 20
 """Bytes that a copy may have; a function that holds more, such as a model, runs in the process that holds it."""
 
-_CHANGING = frozenset({
+CHANGING = frozenset({
     "append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popleft", "popitem", "remove",
     "discard", "clear", "sort", "reverse", "write", "put", "put_nowait", "send", "set",
 })  # fmt: skip
@@ -122,7 +122,7 @@ def _changed(function: FunctionType) -> str | None:
             name = str(step.argval)
             if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") or (step.opname == "STORE_DEREF" and name in free):
                 return name
-            if step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) and before in holders and name in _CHANGING:
+            if step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) and before in holders and name in CHANGING:
                 return before
             if step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR") and (used := _used(code, holders)):
                 return used

@@ -21,8 +21,10 @@ from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.calls import SERVICE, Call, Reward, Sample, Settled, TokenEnds, about, argument, load_into, messages
 from reinlm.rewards.copies import NoCopyError
 from reinlm.rewards.functions import copy_of, load, ready
+from reinlm.rewards.running import Function
 from reinlm.rewards.signature import ALWAYS, Parameters
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
+from reinlm.rewards.states import has_state, load_state, state_of
 from reinlm.rewards.values import Failure, TrainerState
 from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import IN_WORKER, WorkerError
@@ -168,6 +170,37 @@ class RewardSet:
             )
         begun = self._begin([group], state, _columns([group.task]) if columns is None else columns, token_ends)
         return self._finish([group], begun)
+
+    def state_dict(self) -> dict[str, Any]:
+        """By reward: the state of each object that has `state_dict` and `load_state_dict`."""
+        return {name: state_of(name, call) for name, call in self._objects().items()}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Give the objects their states back; `InputError` where one of them is no longer there."""
+        known = self._objects()
+        missing = sorted(states.keys() - known.keys())
+        if missing:
+            raise InputError(
+                f"the run to resume had rewards with state that are not given: {', '.join(missing)}",
+                hint="resume with the same rewards",
+            )
+        for name, state in states.items():
+            load_state(name, known[name], state)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """A line for each object that changes and keeps nothing in checkpoints, which a resumed run begins anew."""
+        return tuple(
+            f"reward {reward.name!r} is an object that changes its {reward.parameters.changes!r}, which no checkpoint holds: "
+            "it begins anew; write state_dict and load_state_dict to keep it"
+            for reward in self._rewards
+            if reward.parameters is not None and reward.parameters.changes
+        )
+
+    def _objects(self) -> dict[str, Any]:
+        """By name: the rewards that keep a state in checkpoints, all of which run in this process."""
+        here = {reward.name: reward.function.call for reward in self._rewards if isinstance(reward.function, Function)}
+        return {name: call for name, call in here.items() if has_state(call)}
 
     def close(self) -> None:
         """End the worker processes; afterwards the set cannot score. Closing twice does nothing."""
@@ -365,6 +398,8 @@ def _ready(
                     partial(load_into, key=key, choice=sent, concurrency=concurrency)
                 ).result()
                 return Reward(key, sent, None, found, own, True, concurrency)
+            except NoCopyError as error:
+                stays = str(error)
             except (WorkerError, InputError) as error:
                 if choice.function is None:
                     if isinstance(error, WorkerError):

@@ -9,15 +9,18 @@ from typing import Any
 from reinlm.errors import InputError
 from reinlm.rewards.functions import FunctionSource, load, ready
 from reinlm.rewards.running import Function
+from reinlm.rewards.states import has_state
 from reinlm.rewards.values import TrainerState, write_entries
 
 _functions: dict[int, Function] = {}
 
 
 def load_function(key: int, source: Mapping[str, Any], concurrency: int) -> list[Any]:
-    """`["parameters", PARAMETERS]`, or `["refused", MESSAGE, HINT]` where it cannot be had."""
+    """`["parameters", PARAMETERS]`, `["stays", WHY]` for the main process, or `["refused", MESSAGE, HINT]`: it cannot be had."""
     try:
         _functions[key] = ready(load(FunctionSource(**source)), concurrency)
+        if has_state(_functions[key].call):
+            return ["stays", "its state is in the checkpoints"]
     except InputError as error:
         return ["refused", error.message, error.hint]
     return ["parameters", asdict(_functions[key].parameters)]

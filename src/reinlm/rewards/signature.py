@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from reinlm.errors import InputError, nearest
+from reinlm.rewards.states import lost_attribute
 
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
 """Arguments that every reward function may take, besides the columns of the data."""
@@ -46,6 +47,8 @@ class Parameters:
     style: Style = "lists"
     asynchronous: bool = False
     """It is `async def`."""
+    changes: str | None = None
+    """An attribute of an object that its calls change, and that no checkpoint holds."""
 
     def chosen(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Which lists it is passed, by name; an `InputError` for an argument that is no column and is required."""
@@ -95,6 +98,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
         style=_style(names),
         asynchronous=inspect.iscoroutinefunction(function)
         or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004
+        changes=lost_attribute(function),
     )
 
 

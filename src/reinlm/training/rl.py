@@ -265,6 +265,7 @@ class RLRun(TrainsPolicy):
             "tokens": self.tokens,
             "anchors": self.anchors.state_dict(),
             "replay": self.replay.state_dict() if self.replay else None,
+            "rewards": self.rewards.state_dict() if self.rewards is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -273,6 +274,8 @@ class RLRun(TrainsPolicy):
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
         self.source.load_state_dict(state)
+        if self.rewards is not None:
+            self.rewards.load_state_dict(state.get("rewards", {}))
         self.tokens = int(state["tokens"])
 
 

@@ -26,7 +26,8 @@ from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import hushed
 from reinlm.sources import Key
-from reinlm.training.config import RLConfig, SFTConfig, dump_defaults
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.in_force import choices_line, given_lines, same_parts, settings_tree, spelled_out, value_sources
@@ -426,6 +427,8 @@ class RLSession(Session):
             self.progress.say,
             self._order,
         )
+        if self.rewards is not None:
+            self.rewards.state_dict()  # a state that no checkpoint can hold ends the run before its first step
         self._announce(run)
         return run
 
@@ -446,6 +449,7 @@ class RLSession(Session):
                 replay=self.config.training.replay is not None,
                 more=more_updates(run.config.rollout.groups),
             ),
+            *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
