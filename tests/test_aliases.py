@@ -9,8 +9,7 @@ import pytest
 from typer.main import get_command
 
 from reinlm.algorithms import resolve
-from reinlm.alias_tables import SB3
-from reinlm.aliases import ALIASES, alias_hint, may_be_named
+from reinlm.aliases import ALIASES, SB3, alias_hint, may_be_named
 from reinlm.classical.registry import catalogue, find
 from reinlm.cli import app
 from reinlm.config import build

@@ -11,7 +11,7 @@ from reinlm.config import redact
 from reinlm.errors import InputError
 from reinlm.recipe import Settings, over, override, read, refuse_placeholders, refuse_two_lengths
 from reinlm.sources import annotate
-from reinlm.training.config import SFTTraining
+from reinlm.training.sections import SFTTraining
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,25 @@ def test_evaluate_writes_every_answer(tmp_path: Path) -> None:
     assert sum(row["reward"] for row in rows) / len(rows) == found.metrics["accuracy"]
     with pytest.raises(reinlm.InputError, match="no such folder"):
         reinlm.evaluate(tiny(), ROWS, reward="exact_match", output=tmp_path / "nowhere" / "answers.jsonl")
+
+
+def test_a_checkpoint_is_evaluated_with_answers_as_long_as_in_its_run(tmp_path: Path, capsys: Any) -> None:
+    model = reinlm.rl(tiny(), ROWS, reward="exact_match", output=tmp_path / "run", **SMALL).folder
+    capsys.readouterr()
+
+    def longest(model: Any, **changes: Any) -> int:
+        found = reinlm.evaluate(str(model), ROWS, reward="exact_match", **changes)
+        return max(rollout.length for group in found.groups for rollout in group.group.rollouts)
+
+    assert longest(model) == 3
+    assert "answers of up to 3 tokens, as in the run of the model" in " ".join(capsys.readouterr().err.split())
+    assert longest(model, max_new_tokens=5) == 5
+    copied = tmp_path / "copied"
+    shutil.copytree(model / "checkpoints" / "last", copied)
+    assert longest(copied) > 5
+    settings = {**SMALL, "evaluation": {"every": 2, "data": ROWS[:2], "max_new_tokens": 2}}
+    own = reinlm.rl(tiny(), ROWS, reward="exact_match", output=tmp_path / "own", **settings)
+    assert longest(own.folder) == 2
 
 
 @pytest.mark.parametrize("key", ["every", "stop_at", "patience", "data"])

@@ -131,6 +131,32 @@ def test_the_learned_policy_is_shown_as_text(capsys: Any, tmp_path: Path) -> Non
     assert "hint: it has video" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            ["td", "--env", "FrozenLake-v1", "--episodes", "20"],
+            [r"^V, the value of the policy that was followed: every legal action with the same probability$"],
+        ),
+        (
+            ["td", "--env", "Taxi-v4", "--episodes", "2"],
+            [r"^V, the value of the policy", r"^0: -?\d\.\d{3}  1: ", r"  99: \S+$", r"^… and 400 further states$"],
+        ),
+        (
+            ["value_iteration", "--env", "FrozenLake-v1", "--evaluate", "1"],
+            [
+                r"^the start is worth 0\.824 in the model, which has no limit of steps; FrozenLake-v1 ends .* after 100 steps"
+            ],
+        ),
+    ],
+)
+def test_what_the_values_are_of_is_said(words: list[str], lines: list[str], capsys: Any, tmp_path: Path) -> None:
+    code, out, err = call(capsys, *words, "-q", "-o", str(tmp_path / "run"))
+    assert code == 0, err
+    for line in lines:
+        assert re.search(line, out, re.MULTILINE), out
+
+
 def test_the_list_names_every_algorithm(capsys: Any) -> None:
     code, out, _ = call(capsys, "--list")
     assert code == 0
@@ -150,6 +176,12 @@ def test_the_list_names_every_algorithm(capsys: Any) -> None:
         (["ppo", "--env", "CartPole-v1", "--steps", "0"], "steps", ""),
         (["ppo", "--env", "Taxi-v3", "--steps", "9"], "environment 'Taxi-v3' was retired", "successor is 'Taxi-v4'"),
         (["sarsa", "--env", "CartPole-v1", "--steps", "9"], "sarsa cannot act in CartPole-v1", "use dqn"),
+        (
+            ["value_iteration", "--env", "FrozenLake-v1", "is_slippery=false"],
+            "is_slippery is an argument of FrozenLake-v1",
+            "env.is_slippery=false",
+        ),
+        (["ppo", "--env", "CartPole-v1", "--steps", "9", "n_step=32"], "unknown key 'n_step'", "'n_steps'"),
         (["sarsa", "--env", "Taxi-v4", "--steps", "9", "alhpa=1"], "unknown key 'alhpa'", ""),
         (["sarsa", "--env", "Taxi-v4", "--steps", "9", "env=3"], "an argument of the environment is env.NAME", ""),
         (["sarsa", "--env", "Taxi-v4", "--steps", "9", "--render", "gif"], "--render is text or video, not 'gif'", ""),

@@ -315,6 +315,7 @@ def test_an_unknown_algorithm_is_told_the_nearest():
         ({"kl": ["k3", 0.1]}, "kl: a list holds several KL terms, not the values of one", "{estimator: k3, "),
         ({"advantage": {"whitened": None}}, "advantage: there is no whitened to remove", "leave whitened: null out"),
         ({"kl": {"coeff": 1}}, "unknown value of kl 'coeff'", "did you mean 'coefficient'?"),
+        ({"kl": {"beta": 0.1}}, "unknown value of kl 'beta'", "it is called coefficient here"),
         ({"kl": {"coefficient": "x"}}, "kl.coefficient: input should be a valid number (given: 'x')", None),
         ({"kl": {"coefficient": -1}}, "algorithm grpo: the KL coefficient must be at least 0 and finite, not -1", None),
         ({"kl": {"estimator": "k1"}}, "algorithm grpo: k1 as a loss has no gradient in expectation", None),

@@ -13,7 +13,7 @@ from reinlm.insight import write_report
 from reinlm.loop import Event
 from reinlm.loop.trackers import registry
 from reinlm.runs import METRICS, MetricsLog, RunFolder
-from reinlm.training.config import RunConfig
+from reinlm.training.sections import RunConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text(encoding="utf-8")
 

@@ -16,8 +16,8 @@ from reinlm.errors import InputError
 from reinlm.key_reference import CONFIGS, attribute_docs, configuration_page, enumerate_keys, type_text, written
 from reinlm.keys import VERBS, all_keys, find_keys, grouped, keys_of, locate
 from reinlm.objectives import GAE, Clip
-from reinlm.training.config import RLTraining, SFTOptimizer
 from reinlm.training.optimizer import OptimizerConfig
+from reinlm.training.sections import RLTraining, SFTOptimizer
 
 ROOT = Path(__file__).parents[2]
 

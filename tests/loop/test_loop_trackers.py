@@ -22,7 +22,7 @@ import reinlm
 from reinlm.config import Config, build, read_recipe
 from reinlm.loop import Callback, build_trackers, check_trackers, tracker
 from reinlm.loop.trackers import registry
-from reinlm.training.config import RunConfig
+from reinlm.training.sections import RunConfig
 from tracker_files import wandb_records
 
 SAMPLES = {0: 0.25, 3: 0.5}

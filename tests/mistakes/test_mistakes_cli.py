@@ -103,6 +103,8 @@ MISTAKES = [
     ("rl -m model -d train.jsonl -r math -a gropo", "unknown algorithm 'gropo'", "did you mean 'grpo'?"),
     ("rl -m model -d train.jsonl -r MAHT", "reward.functions: unknown reward 'MAHT'", "did you mean 'math'?"),
     ("algorithms KTO", "there is no algorithm 'KTO': it learns from pairs", "`reinlm algorithms` lists"),
+    ("algorithms a2c", "'a2c' is no algorithm of rl", "classical a2c --env CartPole-v1"),
+    ("td --env FrozenLake-v1", "unknown command 'td'", "classical td --env FrozenLake-v1 --episodes 1000"),
     ("classical pop --env CartPole-v1 --steps 9", "unknown classical algorithm 'pop'", "did you mean 'ppo'?"),
     ("classical --env CartPole-v1", "which algorithm?", "classical --list"),
     ("classical CartPole-v1", "'CartPole-v1' is an environment", "--env CartPole-v1"),

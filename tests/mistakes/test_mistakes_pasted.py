@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reinlm.algorithms import ALGORITHMS, algorithm, resolve
-from reinlm.alias_tables import ALIASES, WRITE
+from reinlm.aliases import ALIASES, WRITE
 from reinlm.cli.messages import _key_instead
 from reinlm.config import build
 from reinlm.errors import InputError

@@ -83,6 +83,7 @@ MODELS: dict[str, Mistake] = {
 
 DATA: dict[str, Mistake] = {
     "texts": (lambda b: b.rl(data=TEXTS), "a list of texts names files", "[{'prompt': text} for text in texts]"),
+    "a word in a list": (lambda b: b.rl(data=["hello"]), "data 'hello' are neither a file", "[{'prompt': …}]"),
     "one text": (lambda b: b.rl(data=TEXTS[0]), "'What is 2 .*names no file", "[{'prompt': text}]"),
     "chats": (lambda b: b.rl(data=[CHAT]), "a chat stands where a row belongs", "'messages': chat"),
     "a mapping of columns": (lambda b: b.rl(data={"prompt": TEXTS}), "a mapping of columns", "from_dict"),

@@ -12,7 +12,8 @@ from reinlm.config import build, dump_yaml, parse_yaml
 from reinlm.environments import Question, is_question
 from reinlm.errors import InputError
 from reinlm.rollouts import RolloutConfig
-from reinlm.training.config import RLConfig, SFTConfig, dump
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dumping import dump
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.rl_checks import check_settings
 from reinlm.training.sft import check_sft

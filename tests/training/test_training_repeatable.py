@@ -18,7 +18,8 @@ from reinlm.config import build, read_recipe
 from reinlm.data import DataConfig
 from reinlm.errors import InputError
 from reinlm.runs.checkpoints import MANIFEST
-from reinlm.training.config import RLConfig, SFTConfig, dump
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dumping import dump
 from reinlm.training.text import TextConfig
 from tiny_runs import metrics, run_rl, tiny, trainer, weights
 

@@ -116,6 +116,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(tmp_path: Path, caps
     run_rl(tmp_path / "run", training={"steps": 1})
     run_rl(tmp_path / "run", resume=True, training={"steps": 1}, quiet=False)
     said = " ".join(capsys.readouterr().err.split())
+    assert "nothing to do, this run is finished" in said
     assert "this run is finished: all 1 steps are made; --steps N (training.steps) with a larger N goes on" in said
     run_rl(tmp_path / "run", resume=True, training={"steps": 3})
     run_rl(tmp_path / "whole", training={"steps": 3})

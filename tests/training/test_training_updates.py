@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from safetensors.numpy import load_file
 
 from reinlm.algorithms import ALGORITHMS, algorithm, resolve
 from reinlm.composition.compatibility import idle_choices
-from reinlm.config import build
+from reinlm.config import apply_overrides, build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.training.config import RLConfig
-from reinlm.training.rl_checks import updates_per_batch
+from reinlm.training.rl_checks import check_settings, more_updates, updates_per_batch
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
@@ -157,10 +158,29 @@ def test_the_number_of_updates_and_a_gate_that_cannot_act_are_announced_once_and
     text = said(capsys)
     assert text.count("grpo: 1 update of each batch (1 pass of 1 minibatch of 2 groups)") == 1
     note = "with one update a batch every ratio is 1, so that the gate Clip does nothing"
-    assert text.count(note) == 1
+    assert text.count(note + "; training.minibatches=2 (or training.passes=2) makes more updates") == 1
     (kept,) = json.loads((result.folder / "run.json").read_text())["notes"]
     assert kept.startswith(note)
     assert (result.folder / "report.html").read_text().count(note) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "advice"),
+    [
+        (16, "training.minibatches=4 (or training.passes=2)"),
+        (2, "training.minibatches=2 (or training.passes=2)"),
+        (3, "training.minibatches=3 (or training.passes=2)"),
+        (11, "training.passes=2"),
+    ],
+)
+def test_the_note_on_an_idle_gate_names_settings_that_make_more_updates(groups: int, advice: str) -> None:
+    assert more_updates(groups) == advice
+    for words in re.findall(r"training\S+=\d", advice):
+        tree = {"rollout": {"group_size": 4, "batch_size": 4 * groups}, "model": "m", "data": "d", "reward": "math"}
+        config = build(RLConfig, apply_overrides(tree, [words]))
+        updates = updates_per_batch(config, resolve("grpo"))
+        assert updates.passes * updates.minibatches > 1
+        check_settings(config, resolve("grpo"))
 
 
 def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,6 +21,8 @@ from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.classical.sb3 import settings_of
+from reinlm.classical.tabular.dynamic_programming import Planner
+from reinlm.classical.tabular.td import TD
 from reinlm.config import apply_overrides, build, dump_yaml, merge, read_recipe
 from reinlm.errors import InputError
 from reinlm.keys import keys_of
@@ -129,15 +133,49 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
         inner = changed.pop("env", {})
         if inner and not isinstance(inner, Mapping):
             raise InputError(f"{word!r}: an argument of the environment is env.NAME=value; its id is --env")
+        _refuse_misplaced(kind, tree["env"], word)
         settings = merge(settings, changed)
         tree = merge(tree, {"env_arguments": inner} if inner else {})
     before = settings_of(kind, None, tree.get("settings") or {})
     return {**tree, "settings": {**before, **settings_of(kind, None, settings, before)}}
 
 
+def _refuse_misplaced(kind: type[Agent], env: Any, word: str) -> None:
+    """Raise InputError for an argument of the environment among the settings of the algorithm."""
+    name = word.partition("=")[0]
+    spec = gymnasium.registry.get(env) if isinstance(env, str) else None
+    if spec is None or spec.entry_point is None or name in kind.Settings.model_fields:
+        return
+    made = spec.entry_point
+    arguments = inspect.signature(load_env_creator(made) if isinstance(made, str) else made).parameters
+    if name in arguments:
+        raise InputError(f"{name} is an argument of {env}, not a setting of {kind.name}", hint=f"write env.{word}")
+
+
 def is_recipe(word: Any) -> bool:
     """Whether the first word is a YAML file and not an algorithm."""
     return isinstance(word, str) and word.endswith((".yaml", ".yml"))
+
+
+_SHOWN_STATES = 100
+"""States whose values are printed."""
+
+
+def _values(agent: Agent, *, drawn: bool) -> list[str]:
+    """Lines on the values: whose policy's they are, those that no picture shows, and the limit of steps that a model lacks."""
+    lines = []
+    if isinstance(agent, TD):
+        lines.append("V, the value of the policy that was followed: every legal action with the same probability")
+        shown = [] if drawn else [f"{state}: {value:.3f}" for state, value in enumerate(agent.v[:_SHOWN_STATES])]
+        lines += ["  ".join(shown[start : start + 10]) for start in range(0, len(shown), 10)]
+        if not drawn and agent.states > _SHOWN_STATES:
+            lines.append(f"… and {agent.states - _SHOWN_STATES} further states")
+    if isinstance(agent, Planner) and agent.env.spec is not None and agent.env.spec.max_episode_steps is not None:
+        lines.append(
+            f"the start is worth {agent.start_value():.3f} in the model, which has no limit of steps; "
+            f"{agent.env_name} ends an episode after {agent.env.spec.max_episode_steps} steps, so that its returns may be lower"
+        )
+    return lines
 
 
 def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:
@@ -157,5 +195,7 @@ def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:
     drawn = picture(agent)
     if drawn is not None:
         console.print(drawn.text(), markup=False, highlight=False, soft_wrap=True)
+    for line in _values(agent, drawn=drawn is not None):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     last = folder / "seeds" / str(agent.seed) / "checkpoints" / "last"
     console.print(f"policy  {last}", markup=False, highlight=False, soft_wrap=True)

@@ -97,6 +97,16 @@ def catalogue() -> list[Card]:
     return sorted(CARDS.values(), key=lambda card: order.index(CLASSES[card.name].__module__))
 
 
+def example(name: str) -> tuple[str, ...]:
+    """Words after `reinlm classical NAME` that run: an environment that suits the algorithm, and how long it learns."""
+    family = CARDS[classical_name(name)].family
+    if family == "model":
+        return ("--env", "FrozenLake-v1")
+    if family == "table":
+        return ("--env", "FrozenLake-v1", "--episodes", "1000")
+    return ("--env", "CartPole-v1", "--steps", "20000")
+
+
 def find(name: str) -> type[Agent]:
     """The class of a name. Raises InputError with the nearest one for a name that does not exist."""
     return CLASSES[classical_name(name)]

@@ -1,21 +1,21 @@
 """Calls in the words of Stable-Baselines3: `PPO("MlpPolicy", env, n_steps=2048).learn(total_timesteps=100_000)`.
 
-What means the same is accepted under both names (`reinlm.alias_tables.SB3` pairs them); what does not is an error that names
+What means the same is accepted under both names (`reinlm.aliases.SB3` pairs them); what does not is an error that names
 ours.
 The functions here are the only place that knows it; everything behind them has our names alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from reinlm.alias_tables import SB3
+from reinlm.aliases import SB3
 from reinlm.classical.environments import EnvLike, check_one
 from reinlm.classical.sb3_names import AS_IT_IS, OF_LEARN, POLICIES, SYMBOLS
-from reinlm.errors import InputError
+from reinlm.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from reinlm.classical.agent import Agent
@@ -128,9 +128,20 @@ def _ours(kind: type[Agent], name: str, value: Any) -> dict[str, Any]:
         raise InputError(f"{name}={value!r} is not to be had: {why}")
     alias = SB3[name].classical if name in SB3 else None
     ours = next((one for one in (name, *SYMBOLS.get(name, ()), alias) if one in fields), name)
+    if ours not in fields:
+        _refuse_misspelt(fields, name)
     if callable(value):
         raise InputError(f"{name} is a number here, not a function", hint=_scheduled(kind, ours))
     return {ours: value}
+
+
+def _refuse_misspelt(fields: Collection[str], name: str) -> None:
+    """Raise InputError for a name that is nearest to one of Stable-Baselines3 or the textbooks; other names are refused later."""
+    symbols = {word for word, ours in SYMBOLS.items() if any(one in fields for one in ours)}
+    foreign = {word for word, alias in SB3.items() if alias.classical in fields} | symbols
+    near = nearest(name, [*foreign, *fields])
+    if near is not None and near in foreign and near not in fields:
+        raise InputError(f"unknown key {name!r}", hint=f"did you mean {near!r}?")
 
 
 def _scheduled(kind: type[Agent], ours: str) -> str:

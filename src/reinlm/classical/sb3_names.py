@@ -1,6 +1,6 @@
 """Names of Stable-Baselines3 that are no settings here: policies, arguments, attributes, what one imports; and what to write.
 
-`reinlm.alias_tables.SB3` pairs those that are.
+`reinlm.aliases.SB3` pairs those that are.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from reinlm.cli.app import command
+from reinlm.cli.messages import refuse_classical
 from reinlm.cli.options import AsJson, Debug
 from reinlm.cli.tables import print_algorithm, print_ladder
 from reinlm.errors import InputError
@@ -29,7 +30,10 @@ def algorithms(
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
     if page:
         typer.echo(write_page(), nl=False)
-    elif as_json:
+        return
+    if name:
+        refuse_classical(name)
+    if as_json:
         typer.echo(json.dumps(algorithm_details(name) if name else table(), ensure_ascii=False))
     elif name:
         print_algorithm(algorithm_details(name))

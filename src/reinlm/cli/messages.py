@@ -13,7 +13,7 @@ import typer
 
 from reinlm.absent import absent_verb
 from reinlm.cli.words import missing_value
-from reinlm.errors import find_name, nearest
+from reinlm.errors import InputError, find_name, nearest
 from reinlm.keys import flag_hint, keys_of, takes
 from reinlm.program import command_line
 
@@ -155,7 +155,7 @@ def _nearest_verb(name: str, commands: Sequence[str]) -> str:
 def _as_algorithm(name: str) -> str | None:
     """A hint for the name of an algorithm in place of a verb."""
     from reinlm.algorithms import ALGORITHMS
-    from reinlm.classical.registry import CLASSES, catalogue
+    from reinlm.classical.registry import CLASSES, catalogue, example
 
     algorithm = find_name(name, ALGORITHMS)
     if algorithm is not None:
@@ -163,8 +163,17 @@ def _as_algorithm(name: str) -> str | None:
     catalogue()
     classical = find_name(name, CLASSES)
     if classical is not None:
-        return f"it is a classical algorithm: {command_line('classical', classical, '--env', 'CartPole-v1')}"
+        return f"it is a classical algorithm: {command_line('classical', classical, *example(classical))}"
     return None
+
+
+def refuse_classical(name: str) -> None:
+    """Raise InputError for the name of a classical algorithm where one of `rl` is asked for."""
+    from reinlm.algorithms import ALGORITHMS
+
+    hint = None if find_name(name, ALGORITHMS) else _as_algorithm(name)
+    if hint is not None:
+        raise InputError(f"{name!r} is no algorithm of rl", hint=hint)
 
 
 def complain(message: str, hint: str | None, label: str = "error: ") -> None:

@@ -17,12 +17,13 @@ A name may be the place of a user's own function or class, `mine.py:NAME` or `pa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from reinlm.aliases.tables import ALIASES
 from reinlm.composition import filters, shapers  # noqa: F401  they register their choices
 from reinlm.composition.functions import function_in
 from reinlm.errors import InputError, unknown
@@ -347,12 +348,21 @@ def change_values(name: str, made: Any, old: Mapping[str, Any], given: Any) -> d
     changed: dict[str, Any] = {}
     for key, value in {_renamed(name, str(key), members, given): value for key, value in given.items()}.items():
         if key not in members:
-            raise unknown(f"value of {name}", key, members)
+            raise _unknown_value(name, key, members)
         if "kind" in members[key].metadata:
             changed[key] = change(members[key].metadata["kind"], old.get(key), value)
             continue
         changed[key] = _fitting(f"{name}.{key}", hints.get(key, Any), value)
     return changed
+
+
+def _unknown_value(name: str, key: str, members: Collection[str]) -> InputError:
+    """An unknown value of a choice; the hint gives our name for one of another library, such as TRL's beta."""
+    named = (table[key].ours for table in ALIASES.values() if key in table)
+    found = [ours.rpartition(".")[2] for ours in named if ours is not None and f".{name}." in ours]
+    if found and found[0] in members:
+        return InputError(f"unknown value of {name} {key!r}", hint=f"it is called {found[0]} here")
+    return unknown(f"value of {name}", key, members)
 
 
 def _hints(made: Any) -> dict[str, Any]:

@@ -164,8 +164,12 @@ def _rewards_undivided(algorithm: Composition) -> bool:
     return fractions == (1.0, 1.0) and not isinstance(advantage, _DIVIDES + _CUTS)
 
 
-def idle_choices(algorithm: Composition, updates: int, replay: bool = False) -> list[str]:
+def idle_choices(
+    algorithm: Composition, updates: int, replay: bool = False, more: str = "training.minibatches or training.passes"
+) -> list[str]:
     """Warnings about choices that cannot act in a run of this many updates per batch; replayed answers have ratios of their own.
+
+    `more` is the setting that makes more updates.
 
     Nothing is said of a gate from outside the library: it may act where the ratio is 1.
     """
@@ -175,8 +179,7 @@ def idle_choices(algorithm: Composition, updates: int, replay: bool = False) -> 
     gate = type(algorithm.gate).__name__
     if gate != "NoGate" and type(function_in(algorithm.gate)).__module__.startswith("reinlm."):
         found.append(
-            f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; "
-            "training.minibatches or training.passes makes more updates"
+            f"with one update a batch every ratio is 1, so that the gate {gate} does nothing; {more} makes more updates"
         )
     if any(kl.anchor == "old" for kl in algorithm.active_kl):
         found.append("with one update a batch the KL to the old policy is 0 and has no gradient")

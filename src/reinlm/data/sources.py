@@ -263,9 +263,10 @@ def _check_name(name: str, cache: Path) -> None:
     if reason is not None:
         near = nearest_path(name)
         spelling = f"if it is a file: did you mean {near!r}? else" if near else "if it is a file, check its path; else"
+        texts = "" if "/" in name else "; a prompt goes in a row, [{'prompt': …}]"
         raise InputError(
             f"data {name!r} are neither a file here nor a data set that can be downloaded: {reason}",
-            hint=f"{spelling} check the name, the network, and `hf auth login` for gated data",
+            hint=f"{spelling} check the name, the network{texts or ', and `hf auth login` for gated data'}",
         )
 
 

@@ -131,9 +131,8 @@ class Loop:
     def _already_over(self) -> str:
         if self.stopped is not None:
             return f"nothing to resume: this run was stopped after step {self.done}: {self.stopped}"
-        return (
-            f"this run is finished: all {self.done} steps are made; --steps N (training.steps) with a larger N goes on"
-        )
+        more = "--steps N (training.steps) with a larger N goes on"
+        return f"nothing to do, this run is finished: all {self.done} steps are made; {more}"
 
     def step(self) -> Mapping[str, float]:
         """Make one step, or `stride` of them, and return its metrics as they are logged.

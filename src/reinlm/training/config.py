@@ -1,12 +1,10 @@
-"""Configuration of the training verbs. Each part's own section is defined beside that part."""
+"""Configuration of the verbs of language models. Each part's own section is defined beside that part."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -16,137 +14,17 @@ from reinlm.data import DataConfig
 from reinlm.data.config import Chat
 from reinlm.data.frames import is_rows
 from reinlm.errors import find_name
-from reinlm.importable import written
-from reinlm.loop import check_trackers
 from reinlm.models import ModelConfig
-from reinlm.parts import is_part, part_spec
 from reinlm.rewards import RewardConfig
-from reinlm.rewards.spec import write_spec
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
-from reinlm.schedules import Schedule
-from reinlm.training.anchors import ReferenceConfig, RefreshConfig, TeacherConfig
+from reinlm.training.anchors import ReferenceConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig, over_policy_optimizer
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
-from reinlm.training.replay import ReplayConfig
+from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining
 from reinlm.training.text import TextConfig
 
 DEFAULT_ALGORITHM = "grpo"
-
-
-class TrainingConfig(Config):
-    """Settings of every training loop."""
-
-    steps: int | None = Field(None, ge=1)
-    """Steps of the run; null: as many as `epochs` takes."""
-    epochs: float = Field(1.0, gt=0)
-    """Passes over the data, where `steps` is not given."""
-    micro_batch_tokens: int = Field(16384, ge=1)
-    """Tokens, padding included, that go through the model at once; memory, not results, depends on it."""
-    packing: Literal["pad", "pack"] = "pad"
-    """Rows side by side with padding, or all sequences of a micro-batch in one row."""
-    logprob_chunk: int | None = Field(None, ge=1)
-    """Tokens whose vocabulary-wide logits exist at once; null: as many as take 512 MiB."""
-    autocast: Literal["auto", "off", "bfloat16"] = "auto"
-    """"auto": float32 weights compute in bfloat16 on CUDA, and in float32 elsewhere."""
-
-    @model_validator(mode="after")
-    def _one_length(self) -> Self:
-        if self.steps is not None and self.changed("epochs"):
-            raise ValueError(
-                f"steps {self.steps} and epochs {self.epochs:g} both say how long the run is; give one of them"
-            )
-        return self
-
-
-class SFTOptimizer(OptimizerConfig):
-    """The optimizer of SFT: a higher default learning rate, with a decreasing schedule."""
-
-    learning_rate: float = Field(1e-5, gt=0, lt=1)
-    schedule: Schedule = "cosine"
-
-
-class SFTTraining(TrainingConfig):
-    """The loop of supervised fine-tuning."""
-
-    batch_size: int = Field(32, ge=1)
-    """Examples in an optimizer step."""
-
-
-class RLTraining(TrainingConfig):
-    """The loop of reinforcement learning."""
-
-    minibatches: int | None = Field(None, ge=1)
-    """Optimizer steps in one pass over a collected batch; groups are never split. Null: as the algorithm's paper has it, with
-    at least eight groups in each."""
-    passes: int | None = Field(None, ge=1)
-    """Passes over each collected batch; null: as the algorithm's paper has it."""
-    target_kl: float | None = Field(None, gt=0)
-    """Nats per token: before each update, if the divergence from the old policy exceeds 1.5 times this, the remaining updates
-    of the batch are skipped."""
-    kl_learning_rate: float | None = Field(None, gt=0)
-    """Nats per token: if the divergence before the last update of a batch exceeds twice this, the learning rate is divided by
-    1.5; if it is below half of it, multiplied by 1.5; within 1/100 to 10 times the scheduled rate. A batch of one update
-    without replayed answers does not change it, since its update begins at the old policy."""
-    reference_refresh: RefreshConfig | None = None
-    """Null: the reference stays as it was at the start."""
-    replay: ReplayConfig | None = None
-    """Null: every batch is sampled anew."""
-
-
-class RunConfig(Config):
-    """The run folder, checkpoints, rollout log and trackers."""
-
-    output: str | None = None
-    """The run's folder; null: `runs/` and the kind of run with a time stamp."""
-    save_every: int = Field(50, ge=0)
-    """Steps between checkpoints; 0: at the end alone."""
-    keep_last: int = Field(2, ge=1)
-    """Checkpoints kept, beside the best one."""
-    rollouts_every: int = Field(10, ge=0)
-    """Steps between those whose answers are written to `rollouts/`; 0: never."""
-    rollouts_max: int | None = Field(1024, ge=1)
-    """Episodes of a step that are written there at most, in whole groups; null: all."""
-    trackers: list[str | dict[str, Any]] | None = None
-    """Where the metrics go beside metrics.jsonl: `tensorboard`, `wandb`, `trackio`, or one with settings, such as
-    `{wandb: {project: x, mode: offline}}`; one may stand alone; null: TensorBoard."""
-    tensorboard: bool | None = None
-    """In place of `trackers`: true for `[tensorboard]`, false for none."""
-
-    @field_validator("trackers", mode="before")
-    @classmethod
-    def _one_tracker(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return [value]
-        return [{name: settings} for name, settings in value.items()] if isinstance(value, Mapping) else value
-
-    @field_validator("trackers")
-    @classmethod
-    def _known(cls, value: list[Any] | None) -> list[Any] | None:
-        return None if value is None else check_trackers(value)
-
-    @model_validator(mode="after")
-    def _trackers_agree(self) -> RunConfig:
-        if self.trackers is not None and self.tensorboard not in (None, any("tensorboard" in t for t in self.trackers)):
-            raise ValueError(
-                f"tensorboard {self.tensorboard} contradicts trackers {self.trackers}; leave tensorboard out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rollouts_are_written(self) -> RunConfig:
-        if self.changed("rollouts_max") and not self.rollouts_every:
-            raise ValueError(
-                f"rollouts_max {self.rollouts_max} has no effect with rollouts_every 0: no rollout is written"
-            )
-        return self
-
-    @property
-    def chosen_trackers(self) -> list[Any]:
-        """What `trackers` says, or `tensorboard` in its place."""
-        if self.trackers is not None:
-            return self.trackers
-        return [] if self.tensorboard is False else ["tensorboard"]
 
 
 class ModelVerbConfig(Config):
@@ -416,40 +294,3 @@ class GenerateConfig(ModelVerbConfig):
 def as_section(key: str, value: Any) -> Any:
     """A bare value stands for the section that holds it under `key`."""
     return value if isinstance(value, Config) or not is_rows(value) else {key: value}
-
-
-def dump(config: Config) -> dict[str, Any]:
-    """The resolved configuration as plain values, for config.yaml: rows and functions stand there by name."""
-    tree: dict[str, Any] = _dumped({name: getattr(config, name) for name in type(config).model_fields})
-    return tree
-
-
-def dump_defaults(kind: type[VerbConfig]) -> dict[str, Any]:
-    """What `dump` says of sections and keys that are not given: what a run from before a key existed had in force."""
-    fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
-    return {name: _dumped(field.get_default(call_default_factory=True)) for name, field in fields.items()}
-
-
-def _dumped(value: Any) -> Any:
-    if isinstance(value, RewardConfig):
-        return {
-            **{key: getattr(value, key) for key in type(value).model_fields},
-            "functions": write_spec(value.functions),
-        }
-    if isinstance(value, Config) and is_part(value):
-        return part_spec("", value)
-    if isinstance(value, Config):
-        return {name: _dumped(getattr(value, name)) for name in type(value).model_fields}
-    if isinstance(value, Mapping):
-        return {str(key): _dumped(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(item, Mapping) for item in value) and len(str(value)) > _LONG:
-            digest = hashlib.sha256(json.dumps(list(value), sort_keys=True, default=repr).encode()).hexdigest()
-            return f"<{len(value)} rows given in Python, sha256 {digest[:16]}>"
-        return [_dumped(item) for item in value]
-    if callable(value):
-        return written(value)
-    return value
-
-
-_LONG = 2000

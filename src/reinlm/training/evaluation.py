@@ -43,7 +43,7 @@ class EvaluationConfig(Config):
     top_k: int = Field(0, ge=0)
     """Sample from this many of the likeliest tokens; 0 is off."""
     max_new_tokens: int | None = Field(None, ge=1)
-    """Null: as in training, or 256."""
+    """Null: as in training, or as in the run of a checkpoint that is evaluated; else 256."""
     correct_above: float = Field(0.5, allow_inf_nan=False)
     """An answer counts as right where the first reward function gives more than this; for the filter `mixed_outcomes` on that
     reward too, where it says nothing itself."""

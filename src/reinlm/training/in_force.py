@@ -14,7 +14,8 @@ from reinlm.objectives import CHOICES
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
 from reinlm.sources import Key, annotate, find_source, leaves
-from reinlm.training.config import RLConfig, dump
+from reinlm.training.config import RLConfig
+from reinlm.training.dumping import dump
 
 _SHOWN = 6
 """Values of one source that the console shows; `--explain` shows all."""

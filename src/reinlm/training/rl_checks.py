@@ -40,6 +40,12 @@ def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
     )
 
 
+def more_updates(groups: int) -> str:
+    """A setting that makes more than one update of a batch: as many minibatches as divide its groups, 4 before others."""
+    count = next((n for n in (4, 2, 3, 5, 7) if groups % n == 0), None)
+    return "training.passes=2" if count is None else f"training.minibatches={count} (or training.passes=2)"
+
+
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
     """Refuse settings that contradict one another, before anything is loaded."""
     check_trainable(config.rollout)

@@ -26,7 +26,8 @@ from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import hushed
 from reinlm.sources import Key
-from reinlm.training.config import RLConfig, SFTConfig, dump_defaults
+from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.in_force import choices_line, given_lines, same_parts, settings_tree, spelled_out, value_sources
@@ -34,7 +35,7 @@ from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, needs_reference, needs_rewards
+from reinlm.training.rl_checks import check_settings, more_updates, needs_reference, needs_rewards
 from reinlm.training.setup import (
     as_begun,
     autocast,
@@ -442,7 +443,12 @@ class RLSession(Session):
         )
         self.notes += [
             *self.algorithm.warnings,
-            *idle_choices(self.algorithm, count, replay=self.config.training.replay is not None),
+            *idle_choices(
+                self.algorithm,
+                count,
+                replay=self.config.training.replay is not None,
+                more=more_updates(run.config.rollout.groups),
+            ),
             *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:

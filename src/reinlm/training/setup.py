@@ -25,8 +25,10 @@ from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import TrainingConfig, VerbConfig, dump_defaults
+from reinlm.training.config import VerbConfig
+from reinlm.training.dumping import dump_defaults
 from reinlm.training.in_force import same_parts, spelled_out
+from reinlm.training.sections import TrainingConfig
 
 MAY_CHANGE = (
     *("run", "imports", "resolved", "training.micro_batch_tokens", "training.logprob_chunk"),

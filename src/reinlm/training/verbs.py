@@ -6,10 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reinlm.config import read_recipe
 from reinlm.data import DataConfig, load_tasks
 from reinlm.data.loading import find_rows, refuse_order
 from reinlm.data.prompts import settle
@@ -17,7 +18,7 @@ from reinlm.data.rows import BadRow
 from reinlm.display import cut, html_table
 from reinlm.errors import InputError
 from reinlm.models import Policy, load_policy
-from reinlm.places import checkpoint_note
+from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
 from reinlm.rollouts.unrewarded import check_rewarded
@@ -85,6 +86,9 @@ def run_evaluation(
         policy = _load(config, model, say)
         sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
         given = config.evaluation.max_new_tokens is not None
+        if not given and (length := _answer_length(config.model.path)):
+            sampling = replace(sampling, max_new_tokens=length)
+            say(f"answers of up to {length} tokens, as in the run of the model; {MAX_NEW_TOKENS} sets another length")
         sampling, room = answer_limit(policy, sampling, MAX_NEW_TOKENS, given=given)
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         found = find_rows(config.data, "prompt")
@@ -143,6 +147,17 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
         )
         for scored in sampled.groups
     )
+
+
+def _answer_length(path: str) -> int | None:
+    """Tokens that an answer may have in the evaluations of the run whose checkpoint this is, from its config.yaml; else None."""
+    folder = Path(path).expanduser().resolve()
+    file = folder.parent.parent / "config.yaml"
+    if folder.parent.name != CHECKPOINTS or not (folder / "checkpoint.json").is_file() or not file.is_file():
+        return None
+    settings = read_recipe(file)
+    found = [(settings.get(section) or {}).get("max_new_tokens") for section in ("evaluation", "rollout")]
+    return next((int(value) for value in found if value), None)
 
 
 def _load(config: ModelVerbConfig, model: Any, say: Callable[[str], None]) -> Policy:

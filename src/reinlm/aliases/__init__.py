@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from reinlm.alias_tables import ALIASES, WRITE, Alias
+from reinlm.aliases.alias import Alias
+from reinlm.aliases.sb3 import SB3
+from reinlm.aliases.tables import ALIASES, WRITE
 
-__all__ = ["ALIASES", "Alias", "alias_hint", "aliases_of", "is_alias", "may_be_named", "written"]
+__all__ = ["ALIASES", "SB3", "WRITE", "Alias", "alias_hint", "aliases_of", "is_alias", "may_be_named", "written"]
 
 
 def aliases_of(key: str, *, classical: bool = False) -> tuple[str, ...]:
