@@ -18,6 +18,7 @@ TRICKY: dict[str, Any] = {
     "plain": "a text of several words that is long enough to be folded over more than one line of the file " * 2,
     "block": "two\nlines\n",
     "unicode": "ε → 0.2, 奖励, 😀",
+    "half of a pair": "\ud800",
     "quoted": "1e-6",
     "hash": "a # b",
     "list": [{"name": "math", "weight": 0.5}, "x"],

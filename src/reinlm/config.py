@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -76,11 +76,15 @@ class _FastLoader(yaml.CSafeLoader if _COMPILED else yaml.SafeLoader):  # type: 
     """The same by libyaml, where it is there."""
 
 
-class _Dumper(yaml.CSafeDumper if _COMPILED else yaml.SafeDumper):  # type: ignore[misc]
+class _Dumper(yaml.SafeDumper):
     """Quotes texts such as `1e-6` that the loaders would read as numbers."""
 
 
-for _kind in (_Loader, _FastLoader, _Dumper):
+class _FastDumper(yaml.CSafeDumper if _COMPILED else yaml.SafeDumper):  # type: ignore[misc]
+    """The same by libyaml, which refuses half of a surrogate pair."""
+
+
+for _kind in (_Loader, _FastLoader, _Dumper, _FastDumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(
@@ -92,10 +96,8 @@ for _kind in (_Loader, _FastLoader, _Dumper):
 
 def parse_yaml(text: str, source: str) -> Any:
     """Read YAML, with `1e-6` as a number; an `InputError` names `source` and the line where it is malformed."""
-    with contextlib.suppress(yaml.YAMLError):
-        return yaml.load(text, Loader=_FastLoader)  # noqa: S506  it derives from a safe loader
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506
+        return _read(yaml.load, text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -104,12 +106,22 @@ def parse_yaml(text: str, source: str) -> Any:
 
 def dump_yaml(tree: Any) -> str:
     """Write plain values as YAML that `parse_yaml` reads back to the same values, keys in their order."""
+    with contextlib.suppress(UnicodeEncodeError):
+        return yaml.dump(tree, Dumper=_FastDumper, sort_keys=False, allow_unicode=True, width=120)
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def yaml_nodes(text: str) -> yaml.Node | None:
     """The nodes of a YAML text, with their places in it."""
-    return yaml.compose(text, Loader=_FastLoader)
+    node: yaml.Node | None = _read(yaml.compose, text)
+    return node
+
+
+def _read(function: Callable[..., Any], text: str) -> Any:
+    """`yaml.load` or `yaml.compose`. What libyaml refuses, PyYAML reads, or says what is wrong with it."""
+    with contextlib.suppress(yaml.YAMLError, UnicodeEncodeError):
+        return function(text, Loader=_FastLoader)
+    return function(text, Loader=_Loader)
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
