@@ -118,7 +118,7 @@ class DQN(NetworkAgent):
     @property
     def batch_steps(self) -> int:
         """A step of every environment."""
-        return self.count
+        return int(self.count)
 
     def improve(self, sums: MetricSums) -> None:
         """`train_every` steps with ε-greedy actions, or as many as the budget has, and a round of updates."""
