@@ -17,15 +17,13 @@ from reinlm.insight.statistics import mean_interval
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
-from reinlm.runs.metrics import METRICS_FILE, read_metrics
+from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
 
 PAGE_FILE = "compare.html"
 OF_ONE_RUN = ("seed", "seeds", "run", "resolved", "imports", "output", "tensorboard")
 """Keys in which the runs of a group may differ."""
 LONGEST_NAME = 60
 """Characters of a group's name; longer ones give way to the names of the folders."""
-TAIL = 10
-"""A metric of training is judged by the mean over its last 1/TAIL logged values."""
 SEEDS = "seeds"
 """The folder of a classical run with a run folder for each seed, named by it."""
 _JUDGED = ("/accuracy", "/loss", "/return", "/reward")
@@ -56,7 +54,7 @@ class ComparedRun:
         known = [r[metric] for r in self.records if metric in r and math.isfinite(r[metric])]
         if not known:
             return None
-        last = known[-1:] if metric.startswith("eval/") else known[-math.ceil(len(known) / TAIL) :]
+        _, last = ends(metric, known)
         return math.fsum(last) / len(last)
 
 
