@@ -14,6 +14,7 @@ from reinlm.errors import InputError, RunError, unknown
 from reinlm.insight.charts import find_chart
 from reinlm.insight.page import interval_text, is_fraction, number_text, percent, read_json, render
 from reinlm.insight.statistics import mean_interval
+from reinlm.program import command_line
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
@@ -99,7 +100,7 @@ def compare_runs(folders: Sequence[str | Path], *, metrics: Sequence[str] = ()) 
     if len(found) < 2:
         raise InputError(
             f"compare needs at least two runs, and {found[0] if found else 'none'} is all that is given",
-            hint="give more run folders, or reinlm report for a single run",
+            hint=f"give more run folders; of a single run: {command_line('report', found[0] if found else 'runs/NAME')}",
         )
     return _compared([_read(folder) for folder in found], metrics, {})
 
