@@ -165,7 +165,7 @@ def _are_verdicts(groups: Sequence[ScoredGroup], names: Sequence[str]) -> bool:
 
 
 def _notes(found: Sampled, own: bool) -> tuple[str, ...]:
-    notes = [f"reward {name}: {text}" for name, text in found.messages.items()]
+    notes = list(found.messages.values())
     if errors := environment_errors(found.groups):
         notes.append(f"{len(errors)} episodes ended by an error, the first: {errors[0]}")
     missing = unrewarded(found.groups)
