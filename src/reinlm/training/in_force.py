@@ -109,11 +109,17 @@ def value_sources(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> dict[K
     return found
 
 
-def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> str:
-    """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same."""
+def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str], nulls: Mapping[Key, str]) -> str:
+    """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same.
+
+    Args:
+        nulls: comments on what stands for settings that are null.
+    """
     tree = redact(tree)
     named = value_sources(tree, sources)
-    text = annotate(dump_yaml(tree), {path: named.get(path, "default") for path, _ in leaves(tree)})
+    comments = {path: named.get(path, "default") for path, _ in leaves(tree)}
+    comments |= {path: f"{comments[path]}; {text}" for path, text in nulls.items() if path in comments}
+    text = annotate(dump_yaml(tree), comments)
     return "".join(f"# {line}\n" for line in _evaluation_lines(sources, tree)) + text
 
 
@@ -135,6 +141,8 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str
         value = _at(tree, path)
         if value is _ABSENT or path[0] == "resolved" or (source == "Python" and path == ("run", "output")):
             continue
+        if path[0] == "algorithm" and source == _at(tree, ("algorithm", "base")):
+            continue  # of the algorithm that a resumed run names
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
