@@ -23,7 +23,7 @@ class LoopSettings:
     higher_is_better: bool
     """True: early stopping and the best checkpoint use `eval/…/accuracy`; False: `eval/…/loss`."""
     stride: int = 1
-    """Steps per call of `Run.step`, and per line of metrics."""
+    """Steps per call of `Run.step`, and per line of metrics: at most, unless the run makes more of them at once."""
     evaluate_every: int = 0
     """Steps between evaluations; 0: only at the start and the end."""
     stop_at: float | None = None
