@@ -221,6 +221,16 @@ def test_a_folder_that_exists_is_kept_unless_it_may_go(capsys: Any, tmp_path: Pa
 # ------------------------------------------------------------------------------------------------ resume
 
 
+def test_a_finished_run_that_is_resumed_has_nothing_to_do_and_says_so(capsys: Any, tmp_path: Path) -> None:
+    words = ["td", "--env", "FrozenLake-v1", "--episodes", "5", "-o", str(tmp_path / "run")]
+    _, first, err = call(capsys, *words)
+    assert "nothing to do" not in err
+    code, again, err = call(capsys, "--resume", "-o", str(tmp_path / "run"))
+    assert code == 0
+    assert "run is finished; a longer run is one of its own, in another folder" in " ".join(err.split())
+    assert again == first
+
+
 def comparable(folder: Path) -> Any:
     curves = [[without_clocks(row) for row in read_metrics(path)] for path in sorted(folder.rglob("metrics.jsonl"))]
     summary = json.loads((folder / "summary.json").read_text())

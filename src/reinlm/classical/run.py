@@ -154,6 +154,8 @@ def run_classical(
     create["command"] = command
     with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
         seeds = range(config.seed, config.seed + config.seeds)
+        if all(_finished(path / "seeds" / str(seed)) is not None for seed in seeds):
+            progress.say(f"nothing to do, {path} is finished; a longer run is one of its own, in another folder")
         curves = [path / "seeds" / str(seed) for seed in seeds]
         try:
             results = [_one_seed(config, seed, folder.path, progress, create) for seed in seeds]
@@ -210,13 +212,11 @@ def _one_seed(
     """Learn with one seed, or take what is there of it where the run is resumed."""
     path = folder / "seeds" / str(seed)
     agent = _agent(config, seed)
-    done = path / "summary.json"
-    if done.is_file() and "greedy_return" in json.loads(done.read_text(encoding="utf-8")):
-        newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
-        if newest is not None:
-            load_state(newest)  # refuses a checkpoint of another version
-            agent.load_state_dict(read_state(newest, STATE))
-            return agent, json.loads(done.read_text(encoding="utf-8"))
+    done = _finished(path)
+    if done is not None:
+        load_state(done)  # refuses a checkpoint of another version
+        agent.load_state_dict(read_state(done, STATE))
+        return agent, json.loads((path / "summary.json").read_text(encoding="utf-8"))
     run = Control(agent, config)
     stride = _stride(run.total_steps)
     settings = LoopSettings(
@@ -243,6 +243,14 @@ def _one_seed(
         }
         inner.write_summary(summary)
     return agent, summary
+
+
+def _finished(path: Path) -> Path | None:
+    """The last checkpoint of a seed that has learned all and was evaluated; None of any other."""
+    summary = path / "summary.json"
+    if not summary.is_file() or "greedy_return" not in json.loads(summary.read_text(encoding="utf-8")):
+        return None
+    return Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
 
 
 def _selected(agent: Agent) -> dict[str, Any]:
