@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "rewards of episodes": (lambda pole, lake: evaluate(lake, return_episode_rewards=True), "returns and .lengths"),
     "a number of episodes": (
-        lambda pole, lake: evaluate(lake, episodes="3"),
+        lambda pole, lake: evaluate(lake, episodes="3"),  # type: ignore[arg-type]
         "episodes must be a whole number, not '3'",
     ),
     "a device": (lambda pole, lake: PPO.load("x", device="cuda"), "device='cuda' is not to be had"),
