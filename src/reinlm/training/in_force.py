@@ -127,8 +127,14 @@ def _evaluation_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> li
     return [f"evaluation on {len(given)} sets, each by its name: {named}"]
 
 
-def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
-    """The values that were given, one line for each recipe, the command line and Python."""
+def given_lines(
+    sources: Mapping[Key, str], tree: Mapping[str, Any], before: Mapping[Key, str] | None = None
+) -> list[str]:
+    """The values that were given, one line for each recipe, the command line and Python.
+
+    Args:
+        before: what the values of a run that is resumed came from; those that did not change are those of its config.yaml.
+    """
     by_origin: dict[str, list[str]] = {}
     tree = redact(tree)
     for path, source in sources.items():
@@ -136,6 +142,8 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str
         if value is _ABSENT or path[0] == "resolved" or (source == "Python" and path == ("run", "output")):
             continue
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
+        if before and before.get(path) == source:
+            origin = "config.yaml of the run"
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
     for origin, given in by_origin.items():
