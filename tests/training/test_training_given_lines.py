@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import reinlm
+from reinlm.recipe import Settings
 from reinlm.sources import read_sources
 from reinlm.training.in_force import given_lines
 from tiny_runs import ROWS, SETTINGS, graded, tiny
@@ -22,7 +23,7 @@ def test_a_folder_given_in_python_has_no_line_of_its_own() -> None:
 def test_what_a_resumed_run_keeps_is_of_its_config_and_not_typed() -> None:
     sources = {("model", "path"): "--model", ("seed",): "seed=3", ("training", "steps"): "--steps"}
     tree = {"model": {"path": "m"}, "seed": 3, "training": {"steps": 9}}
-    before = {("model", "path"): "--model", ("seed",): "seed=2"}
+    before = Settings({**tree, "training": {"steps": 8}}, {**sources, ("seed",): "seed=2"})
     assert given_lines(sources, tree, before) == [
         "config.yaml of the run: model.path=m",
         "command line: seed=3, training.steps=9",
@@ -49,3 +50,13 @@ def test_choices_that_an_algorithm_brought_along_were_given_nowhere(
         sources = read_sources((folder / "config.yaml").read_text(encoding="utf-8"))
         assert sources["algorithm", "gate", "clip", "low"] == ("recipe config.yaml" if more else "Python")
         assert sources["algorithm", "gate", "clip", "high"] == "grpo"
+
+
+def test_what_an_algorithm_implies_was_not_given_at_the_command_line() -> None:
+    """The config.yaml of a resumed run names the algorithm beside each of its choices."""
+    tree = {"algorithm": {"base": "grpo", "overlong": "keep", "aggregation": "token_mean"}}
+    sources: dict[tuple[str, ...], str] = {
+        ("algorithm", "overlong"): "grpo",
+        ("algorithm", "aggregation"): "algorithm.aggregation=token_mean",
+    }
+    assert given_lines(sources, tree) == ["command line: algorithm.aggregation=token_mean"]

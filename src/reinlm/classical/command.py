@@ -116,7 +116,7 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
     if not isinstance(tree["algorithm"], str):
         raise InputError(
             f"algorithm: {tree['algorithm']!r:.60} is no name of a classical algorithm",
-            hint="a recipe with model and data is one of `reinlm rl`",
+            hint="a recipe with model and data is one of the verb rl",
         )
     for word in (tree["algorithm"], *words):
         if "=" not in word and word in gymnasium.registry:

@@ -64,7 +64,8 @@ def evaluate(
         raise InputError(f"episodes must be at least 1, not {episodes}")
     if render is not None and not callable(render):
         raise InputError(
-            f"render is a function of a frame, not {render!r}", hint="reinlm classical --render video, or text"
+            f"render is a function of a frame, not {render!r}",
+            hint="give one; at the command line: --render video, or text",
         )
     if "return_episode_rewards" in env_arguments:
         raise InputError(
