@@ -12,7 +12,7 @@ import numpy as np
 from reinlm.classical.budget import Budget, Episodes, whole
 from reinlm.classical.environments import EnvLike, name_of
 from reinlm.classical.sb3 import environment_of, settings_of
-from reinlm.classical.sb3_names import check_learn, no_attribute
+from reinlm.classical.sb3_names import check_learn, check_load, check_predict, no_attribute
 from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError
@@ -146,21 +146,42 @@ class Agent(ABC):
                     break
         return self
 
-    @abstractmethod
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def predict(self, observation: Any, deterministic: bool = True, **others: Any) -> Any:
         """The action for an observation, or an array of actions for a batch of them; drawn from the policy if not
-        `deterministic`."""
+        `deterministic`. `state` and `episode_start` of Stable-Baselines3 may be None.
+
+        Raises:
+            InputError: for what is no observation of the environment.
+        """
+        check_predict(others)
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise InputError(
+                "reset gives (observation, info), and predict takes an observation",
+                hint="write observation, info = env.reset()",
+            )
+        if not isinstance(deterministic, bool | np.bool_):
+            raise InputError(
+                f"deterministic is True or False, not {deterministic!r:.60}",
+                hint="predict(observation, deterministic=True)",
+            )
+        return self.act(observation, bool(deterministic))
+
+    @abstractmethod
+    def act(self, observation: Any, deterministic: bool) -> Any:
+        """What `predict` gives."""
 
     def save(self, path: str | Path) -> Path:
         """Write a folder from which `load` goes on exactly: settings as JSON, everything learned as safetensors."""
         return write_agent(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
-        """The agent that `save` wrote; `env` is needed where it was not made by an id.
+    def load(cls, path: str | Path, env: EnvLike | None = None, **others: Any) -> Self:
+        """The agent that `save` wrote; where it was not made by an id, `env` is needed to learn and to be evaluated in.
 
-        Raises InputError for a folder that holds no agent, one of another algorithm, or one that does not fit `env`.
+        Raises InputError for a folder that holds no agent, one of another algorithm, or one that does not fit `env`; and for
+        arguments of Stable-Baselines3 (`others`), unless they say what happens anyway, as device="cpu" does.
         """
+        check_load(others)
         agent = load(path, env)
         if not isinstance(agent, cls):
             raise InputError(f"{path} holds an agent of {agent.name!r}, not of {cls.name!r}")

@@ -203,7 +203,7 @@ class DQN(NetworkAgent):
         return loss, values.detach().mean()
 
     @torch.no_grad()
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, deterministic: bool) -> Any:
         """The action of the highest value; or, not `deterministic`, ε-greedy as ε is now."""
         batch, single = self.batch(observation)
         actions = self.acting()["online"](batch).argmax(-1).numpy()

@@ -218,7 +218,7 @@ class OnPolicy(NetworkAgent):
     # ------------------------------------------------------------------------------------------ acting
 
     @torch.no_grad()
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, deterministic: bool) -> Any:
         batch, single = self.batch(observation)
         acting = self.acting()
         if "observations" in acting:
