@@ -75,14 +75,22 @@ def read(recipe: Any) -> Settings:
     found = over(Settings(), read_recipe(recipe), name)
     text = Path(recipe).read_text(encoding="utf-8")
     if text.startswith(RUN_HEADER):
-        found.sources = dict.fromkeys(read_sources(text), name)
+        found.sources = dict.fromkeys(_given_in(text, found), name)
     return found
 
 
 def read_run(folder: str | Path) -> Settings:
     """What config.yaml in a run folder holds, with the sources that it names."""
     file = Path(folder) / "config.yaml"
-    return Settings(expand_sections(read_recipe(file)), read_sources(file.read_text(encoding="utf-8")))
+    tree = expand_sections(read_recipe(file))
+    return Settings(tree, _given_in(file.read_text(encoding="utf-8"), tree))
+
+
+def _given_in(text: str, tree: Mapping[str, Any]) -> dict[Key, str]:
+    """The sources in a run's config.yaml of what was given; not of the choices that its algorithm brought along."""
+    algorithm = tree.get("algorithm")
+    base = algorithm.get("base") if isinstance(algorithm, Mapping) else algorithm
+    return {path: source for path, source in read_sources(text).items() if path[0] != "algorithm" or source != base}
 
 
 def over(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:

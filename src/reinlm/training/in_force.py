@@ -12,6 +12,7 @@ from reinlm.config import Config, dump_yaml, redact
 from reinlm.importable import is_place, is_placeholder, load_imports, module_place
 from reinlm.objectives import CHOICES
 from reinlm.parts import PARTS
+from reinlm.recipe import Settings
 from reinlm.schedules import SCHEDULES
 from reinlm.sources import Key, annotate, find_source, leaves
 from reinlm.training.config import RLConfig
@@ -133,8 +134,12 @@ def _evaluation_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> li
     return [f"evaluation on {len(given)} sets, each by its name: {named}"]
 
 
-def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
-    """The values that were given, one line for each recipe, the command line and Python."""
+def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any], before: Settings | None = None) -> list[str]:
+    """The values that were given, one line for each recipe, the command line and Python.
+
+    Args:
+        before: the settings of a run that is resumed; what did not change, nor what gave it, is of its config.yaml.
+    """
     by_origin: dict[str, list[str]] = {}
     tree = redact(tree)
     for path, source in sources.items():
@@ -144,6 +149,8 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str
         if path[0] == "algorithm" and source == _at(tree, ("algorithm", "base")):
             continue  # of the algorithm that a resumed run names
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
+        if before is not None and before.sources.get(path) == source and _at(before, path) == value:
+            origin = "config.yaml of the run"
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
     for origin, given in by_origin.items():

@@ -20,7 +20,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, disable_dropout
 from reinlm.places import checkpoint_note
-from reinlm.recipe import is_model_placeholder
+from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
@@ -123,7 +123,7 @@ class Session(ABC):
         if model is None and is_model_placeholder(config.model.path):
             model = checkpoint_policy(self.path, config.model, self._why_start())
         inputs: Any = self._read()
-        for line in given_lines(sources or {}, tree):
+        for line in given_lines(sources or {}, tree, read_run(self.path) if resume else None):
             self.progress.say(line)
         if model is None and (note := checkpoint_note(config.model.path)):
             self.progress.say(note)
