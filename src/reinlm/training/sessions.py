@@ -58,6 +58,8 @@ _THERE = {
     "tokenizer": "the tokenizer is trainer.policy.tokenizer",
     "processing_class": "the tokenizer is trainer.policy.tokenizer",
     "add_callback": "give callbacks=[…] when the trainer is made",
+    "learn": "train() runs it to its end",
+    "predict": "reinlm.generate(trainer.policy, prompt=…) answers",
     "args": "the settings are trainer.config",
     "state": "step() returns the metrics of a step, and metrics.jsonl in trainer.path holds all of them",
 }
