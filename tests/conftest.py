@@ -17,6 +17,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import shape_checks
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network: a name that is nowhere is refused without retries
 
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
@@ -25,7 +27,7 @@ SHAPES = ("Float", "Int", "Bool", "Shaped")
 if CHECK_SHAPES:
     for _name in SHAPES:  # the package imports them for type checkers alone
         setattr(builtins, _name, getattr(jaxtyping, _name))
-    with jaxtyping.install_import_hook("reinlm", "shape_checks.check"):
+    with shape_checks.install("reinlm"):
         import reinlm
 
         for _module in pkgutil.walk_packages(reinlm.__path__, "reinlm."):
