@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reinlm.errors import InputError, plain_name
+from reinlm.program import command_line
 
 _PREFERENCES = (
     "it learns from pairs of answers, one preferred to the other, and this version has no training from preferences"
@@ -35,17 +36,16 @@ TRL_NAMES: Mapping[str, str] = {
     **dict.fromkeys(
         ("GRPOConfig", "RLOOConfig", "PPOConfig"),
         'give the options to reinlm.rl: rollout={{"group_size": 8}}, optimizer={{…}}, with algorithm="{}"; '
-        "`reinlm keys NAME` finds an option by its name there",
+        "`{keys}` finds an option by its name there",
     ),
-    "SFTConfig": "give the options to reinlm.sft: training={{…}}, optimizer={{…}}; `reinlm keys NAME` finds an option by its "
-    "name there",
+    "SFTConfig": "give the options to reinlm.sft: training={{…}}, optimizer={{…}}; `{keys}` finds an option by its name there",
     **dict.fromkeys(("RewardTrainer", "RewardConfig"), VERBS["reward"]),
     **dict.fromkeys(("DPOTrainer", "DPOConfig", "KTOTrainer", "KTOConfig", "ORPOTrainer", "ORPOConfig"), _PREFERENCES),
     **dict.fromkeys(("CPOTrainer", "CPOConfig", "BCOTrainer", "BCOConfig", "OnlineDPOTrainer"), _PREFERENCES),
     "EarlyStoppingCallback": 'use reinlm.EarlyStopping("reward", patience=3)',
     "TrainerCallback": "use reinlm.Callback",
 }
-"""What one imports from TRL and transformers -> what to use; `{}` stands for the algorithm."""
+"""What one imports from TRL and transformers -> what to use; `{}` stands for the algorithm, `{keys}` for a command."""
 
 
 def trl_name(name: str) -> str | None:
@@ -56,7 +56,8 @@ def trl_name(name: str) -> str | None:
         'use reinlm.rl, or reinlm.RLTrainer, with algorithm="grpo"'
     """
     text = TRL_NAMES.get(name)
-    return None if text is None else text.format(name.removesuffix("Trainer").removesuffix("Config").lower())
+    algorithm = name.removesuffix("Trainer").removesuffix("Config").lower()
+    return None if text is None else text.format(algorithm, keys=command_line("keys", "NAME"))
 
 
 def absent_verb(name: str) -> InputError | None:
@@ -66,7 +67,8 @@ def absent_verb(name: str) -> InputError | None:
 
 def absent_algorithm(name: str) -> InputError | None:
     """The error for an algorithm of the field that is not there; None for any other name."""
-    return _absent("algorithm", name, ALGORITHMS, "`reinlm algorithms` lists those that learn from a reward")
+    lists = f"`{command_line('algorithms')}` lists those that learn from a reward"
+    return _absent("algorithm", name, ALGORITHMS, lists)
 
 
 def _absent(kind: str, name: str, known: Mapping[str, str], hint: str) -> InputError | None:

@@ -42,7 +42,8 @@ def missing_model(text: str) -> InputError | None:
     if not looks_like_path(text):
         return None
     near = nearest_path(text)
-    hint = f"did you mean {near!r}?" if near else "give a folder that save_pretrained wrote, or a Hub name"
+    hint = f"did you mean {near!r}?" if near else "give a folder that save_pretrained wrote, or a Hub name;"
+    hint = f"{hint} looked for {path.absolute()}"
     return InputError(f"no such model folder: {text}", hint=hint)
 
 
@@ -51,10 +52,11 @@ def missing_data(text: str) -> InputError | None:
     path = Path(text)
     if path.exists() or not looks_like_path(text):
         return None
+    near = nearest_path(text) if path.parent.is_dir() else None
+    hint = f"did you mean {near!r}? " if near else ""
     if not path.parent.is_dir():
-        return InputError(f"no such file: {text}", hint=f"there is no folder {path.parent} either")
-    near = nearest_path(text)
-    return InputError(f"no such file: {text}", hint=f"did you mean {near!r}?" if near else None)
+        hint = f"there is no folder {path.parent} either; "
+    return InputError(f"no such file: {text}", hint=f"{hint}looked for {path.absolute()}")
 
 
 def looks_like_path(text: str) -> bool:

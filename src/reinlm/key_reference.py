@@ -354,9 +354,10 @@ Every key of a recipe, of `key=value` on the command line, and of the sections t
 TRL, verl and Stable-Baselines3. The page is written by `reinlm keys --page` from the classes that hold the keys.
 
 A recipe is a YAML file of these keys; what comes later overrides: recipe, flags, `key=value`. `null` switches off what is
-optional. The last column says where another value of the key is seen, as a test measures it on a small model, beside what the key
-needs to mean anything: in the logged metrics, the answers, the weights, the run's files, the messages, the processes that are
-started, or the passes through the model (their shapes, types and number); or why the value that was tried is refused.
+optional. Relative paths count from the directory in which the command is started, also those of a recipe in another folder. The
+last column says where another value of the key is seen, as a test measures it on a small model, beside what the key needs to mean
+anything: in the logged metrics, the answers, the weights, the run's files, the messages, the processes that are started, or the
+passes through the model (their shapes, types and number); or why the value that was tried is refused.
 A value of a named part stands below the part's name: `algorithm.gate.clip.low`, `reward.functions.regex.pattern`.
 """
 _TITLES = {"": "Keys that stand alone"}

@@ -16,6 +16,7 @@ from typing import Any
 
 from reinlm.aliases import alias_hint, aliases_of, is_alias
 from reinlm.errors import InputError, nearest, unknown
+from reinlm.program import command_line
 
 VERBS = ("rl", "sft", "eval", "generate", "create-model", "classical")
 """The verbs that take keys."""
@@ -89,7 +90,7 @@ def find_keys(word: str | None = None, verb: str | None = None) -> list[Key]:
     if not ranked:
         near = nearest((word or "").split(".")[-1], {part for key in known for part in key.key.split(".")})
         where = "" if verb is None else f" of {verb}"
-        hint = f"try `reinlm keys {near}`" if near else "`reinlm keys` lists all"
+        hint = f"try `{command_line('keys', near)}`" if near else f"`{command_line('keys')}` lists all"
         raise InputError(f"no key{where} has {word!r} in its name, its description or its names elsewhere", hint=hint)
     return [key for _, key in sorted(ranked, key=lambda pair: pair[0])]
 

@@ -69,7 +69,8 @@ def read_part(kind: str, spec: Any) -> Config:
     try:
         return build(made, values or {})
     except InputError as error:
-        raise InputError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+        text = error.message.removeprefix(f"{made.__name__}: ")  # of what concerns several values
+        raise InputError(f"{kind} {name}: {text}", hint=error.hint) from error
 
 
 def _at_place(kind: str, place: str) -> type[Config]:

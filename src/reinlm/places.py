@@ -29,6 +29,8 @@ def model_folder(path: str) -> str:
         )
     if not folder.is_dir() or (folder / "config.json").is_file():
         return path
+    if (folder / "agent.json").is_file():
+        raise _classical(folder)
     if folder.name == CHECKPOINTS and (folder.parent / "run.json").is_file():
         return _last(folder.parent)
     if (folder / "run.json").is_file():
@@ -50,12 +52,17 @@ def checkpoint_note(path: str) -> str | None:
     return f"model: {path}, after step {step} of its run{also}"
 
 
+def _classical(folder: Path) -> InputError:
+    return InputError(
+        f"{folder} holds a classical agent, which is no language model",
+        hint=f"reinlm.classical.load({str(folder)!r}) is the agent, and reinlm.classical.evaluate(agent) evaluates it",
+    )
+
+
 def _last(run: Path) -> str:
     kind = _read(run / "run.json").get("kind")
     if kind == "classical":
-        raise InputError(
-            f"{run} is a run of a classical algorithm, which has no language model", hint="give another run"
-        )
+        raise _classical(run)
     if kind == "quickstart":
         run = run / "rl" if (run / "rl").is_dir() else run / "sft"
     last = run / CHECKPOINTS / "last"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,16 @@ def command_line(*words: str | os.PathLike[str]) -> str:
         ".venv/bin/reinlm rl --resume --output 'runs/my run'"
     """
     return shlex.join([*program(), *(os.fspath(word) for word in words)])
+
+
+def as_typed(text: str) -> str:
+    """`text` with its commands as they can be typed here: those that begin a line, and those in backticks.
+
+    Example:
+        >>> as_typed("`reinlm keys WORD` explains them")  # doctest: +SKIP
+        '`.venv/bin/reinlm keys WORD` explains them'
+    """
+    return re.sub(rf"(?m)(^ *|`){NAME}(?= )", rf"\g<1>{command_line()}", text)
 
 
 def program() -> list[str]:

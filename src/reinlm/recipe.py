@@ -6,7 +6,7 @@ Later ones go over earlier ones (`over`), by one rule: a given value changes tha
   section of rewards changes which rewards there are, and not their time limit.
 - Where a key names one of several kinds (`environment: {guess: {tries: 2}}`), the same name keeps the other values, and
   another name replaces them with its own defaults. In a list of such kinds (rewards, trackers) a mapping changes the item of
-  its name. `optimizer.options` belong to `optimizer.name`.
+  its name, which of `file.py:f` is also `f`. `optimizer.options` belong to `optimizer.name`.
 - Choices of an algorithm follow `reinlm.composition.changes`; another base comes with its own choices.
 - null removes, and a list replaces a list.
 """
@@ -22,6 +22,7 @@ from typing import Any
 from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, read_recipe, redact
 from reinlm.errors import InputError
 from reinlm.importable import load_imports
+from reinlm.keys import keys_of
 from reinlm.sources import RUN_HEADER, Key, leaves, read_sources
 
 MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}
@@ -74,14 +75,22 @@ def read(recipe: Any) -> Settings:
     found = over(Settings(), read_recipe(recipe), name)
     text = Path(recipe).read_text(encoding="utf-8")
     if text.startswith(RUN_HEADER):
-        found.sources = dict.fromkeys(read_sources(text), name)
+        found.sources = dict.fromkeys(_given_in(text, found), name)
     return found
 
 
 def read_run(folder: str | Path) -> Settings:
     """What config.yaml in a run folder holds, with the sources that it names."""
     file = Path(folder) / "config.yaml"
-    return Settings(expand_sections(read_recipe(file)), read_sources(file.read_text(encoding="utf-8")))
+    tree = expand_sections(read_recipe(file))
+    return Settings(tree, _given_in(file.read_text(encoding="utf-8"), tree))
+
+
+def _given_in(text: str, tree: Mapping[str, Any]) -> dict[Key, str]:
+    """The sources in a run's config.yaml of what was given; not of the choices that its algorithm brought along."""
+    algorithm = tree.get("algorithm")
+    base = algorithm.get("base") if isinstance(algorithm, Mapping) else algorithm
+    return {path: source for path, source in read_sources(text).items() if path[0] != "algorithm" or source != base}
 
 
 def over(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:
@@ -91,6 +100,8 @@ def over(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTH
         source: where the changes come from; those that are `Settings` say so themselves.
     """
     base, given = expand_sections(tree), expand_sections(changes)
+    for at in NAMED_LISTS:
+        given = _placed(base, given, at)
     if "algorithm" in given and "algorithm" in base:
         load_imports(given.get("imports") or base.get("imports") or [])
     sources = dict(tree.sources) if isinstance(tree, Settings) else {}
@@ -178,6 +189,20 @@ def _named(old: Any, new: Any) -> Any:
         return name
     spelled = any(isinstance(item, Mapping) and "name" in item for item in (old, new))
     return {"name": name, **values} if spelled else {name: values}
+
+
+def _placed(base: dict[str, Any], changes: dict[str, Any], at: Key) -> dict[str, Any]:
+    """The changes with `{f: values}` as `{file.py:f: values}`, where the base has that and no built-in one is called `f`."""
+    section, key = at
+    old, new = (tree[section].get(key) if isinstance(tree.get(section), Mapping) else None for tree in (base, changes))
+    name = _name(new)
+    if not isinstance(new, Mapping) or "name" in new or name is None:
+        return changes
+    places = [_name(item) or "" for item in (old if isinstance(old, list | tuple) else [old])]
+    meant = [place for place in places if place != name and place.rpartition(":")[2] == name]
+    if len(meant) != 1 or any(one.key.startswith(f"{section}.{key}.{name}.") for one in keys_of("rl")):
+        return changes
+    return {**changes, section: {**changes[section], key: {meant[0]: new[name]}}}
 
 
 def _named_list(old: Any, new: Any) -> Any:

@@ -14,6 +14,8 @@ Key = tuple[str, ...]
 """The path of a key: ("rollout", "group_size")."""
 RUN_HEADER = "# reinlm "
 """How the config.yaml of a run begins."""
+IN_FORCE = "in force: "
+"""How the comment beside a null begins that says what stands for it in the run; it names no source."""
 _LONGEST = 80
 
 
@@ -55,11 +57,11 @@ def annotate(text: str, comments: Mapping[Key, str]) -> str:
 
 
 def read_sources(text: str) -> dict[Key, str]:
-    """The comments that `annotate` wrote, by path."""
+    """The comments on sources that `annotate` wrote, by path."""
     found, lines = {}, text.splitlines()
     for path, line, column in _places(text):
         comment = re.match(r"\s+# (.+)$", lines[line][column:])
-        if comment:
+        if comment and not comment[1].startswith(IN_FORCE):
             found[path] = comment[1]
     return found
 

@@ -54,6 +54,8 @@ def test_a_schedule_that_depends_on_the_length_is_said(tmp_path: Path) -> None:
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     (note,) = notes(tmp_path / "run")
     assert note.startswith("resumed after step 2, to go on to step 4: the learning rate goes (cosine) from here on")
+    reinlm.sft(tiny(), EXAMPLES, output=tmp_path / "run", resume=True, quiet=True)
+    assert notes(tmp_path / "run") == []
     rate = rows[0]["learning_rate"]
     assert 0 < rows[3]["learning_rate"] < rows[2]["learning_rate"] < rate
 

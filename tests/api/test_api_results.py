@@ -181,7 +181,7 @@ def test_results_print_as_tables_and_show_a_curve(run: RunResult) -> None:
     page = Balanced(run._repr_html_())
     assert {"table", "svg", "polyline"} <= page.tags
     scored = reinlm.evaluate(run, ROWS, reward=local(graded), quiet=True, **SMALL)
-    assert repr(scored).startswith("16 prompts\naccuracy")
+    assert repr(scored).startswith("16 prompts\nreward")  # which is no verdict
     assert "1+2=" in Balanced(scored._repr_html_()).texts
     answers = reinlm.generate(run, ["1+2=", "3+4="], quiet=True, max_new_tokens=3, samples=2)
     assert repr(answers).splitlines()[0] == "1+2="

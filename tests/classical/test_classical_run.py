@@ -20,9 +20,10 @@ import torch
 from reinlm.classical import QLearning, ValueIteration, catalogue, load
 from reinlm.classical.pictures import picture
 from reinlm.classical.run import ClassicalConfig, run_classical
+from reinlm.classical.seeds import write_mean_curve
 from reinlm.cli import main
 from reinlm.errors import InputError
-from reinlm.runs import read_metrics, without_clocks
+from reinlm.runs import MetricsLog, Progress, read_metrics, without_clocks
 from reinlm.runs.declarations import find_metric, read_metrics_info
 
 FIELDS = {"algorithm", "env", "seeds", "mean_return", "std_return", "greedy_return", "steps", "episodes", "seconds"}
@@ -220,6 +221,16 @@ def test_a_folder_that_exists_is_kept_unless_it_may_go(capsys: Any, tmp_path: Pa
 # ------------------------------------------------------------------------------------------------ resume
 
 
+def test_a_finished_run_that_is_resumed_has_nothing_to_do_and_says_so(capsys: Any, tmp_path: Path) -> None:
+    words = ["td", "--env", "FrozenLake-v1", "--episodes", "5", "-o", str(tmp_path / "run")]
+    _, first, err = call(capsys, *words)
+    assert "nothing to do" not in err
+    code, again, err = call(capsys, "--resume", "-o", str(tmp_path / "run"))
+    assert code == 0
+    assert "run is finished; a longer run is one of its own, in another folder" in " ".join(err.split())
+    assert again == first
+
+
 def comparable(folder: Path) -> Any:
     curves = [[without_clocks(row) for row in read_metrics(path)] for path in sorted(folder.rglob("metrics.jsonl"))]
     summary = json.loads((folder / "summary.json").read_text())
@@ -354,3 +365,43 @@ def test_a_video_says_what_is_missing_or_is_written(tmp_path: Path) -> None:
         assert record_video(agent, tmp_path).stat().st_size > 1000
     with pytest.raises(InputError, match=r"has no video .it has text"):
         record_video(QLearning("reinlm/MaximizationBias-v0"), tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ the x of the curves
+
+
+def test_a_line_of_metrics_stands_at_the_steps_that_were_made(tmp_path: Path, capsys: Any) -> None:
+    """Batches of 64: of 1,000 steps the fifteen that fit are made, each is a line, and every tenth of the run is saved."""
+    config = ClassicalConfig(
+        algorithm="a2c",
+        env="CartPole-v1",
+        steps=1000,
+        evaluation_episodes=1,
+        settings={"environments": 8, "rollout_steps": 8, "hidden": [4]},
+        output=str(tmp_path / "run"),
+    )
+    result = run_classical(config, progress=Progress())
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(64, 961, 64))
+    assert all(row["env_steps"] == row["step"] and "policy_loss" in row for row in rows)
+    assert result.summary["steps"] == 960
+    assert "classical 960/960" in capsys.readouterr().err
+    seen: list[float] = []
+    result.agents[0].learn(1000, log=lambda metrics: seen.append(metrics["env_steps"]))
+    assert seen == list(range(960 + 64, 1921, 64))
+
+
+def test_records_of_seeds_whose_episodes_end_at_different_steps_share_a_line(tmp_path: Path) -> None:
+    """Lines every 10 of 25 steps: 13 and 17 lie in one stretch; only the second seed has something between 20 and 25."""
+    for seed, records in enumerate(([(13, 1.0), (25, 4.0)], [(17, 3.0), (21, 5.0), (25, 8.0)])):
+        (tmp_path / str(seed)).mkdir()
+        log = MetricsLog(tmp_path / str(seed))
+        for step, value in records:
+            log.append(step, {"return": value})
+    write_mean_curve(tmp_path, [tmp_path / "0", tmp_path / "1"], goal=25, stride=10)
+    rows = [{k: v for k, v in row.items() if k != "time"} for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert rows == [
+        {"step": 15, "return": 2.0, "return/low_seed": 1.0, "return/high_seed": 3.0},
+        {"step": 21, "return": 5.0, "return/low_seed": 5.0, "return/high_seed": 5.0},
+        {"step": 25, "return": 6.0, "return/low_seed": 4.0, "return/high_seed": 8.0},
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,30 @@ THREADS = """import torch
 def threads(completions, **columns):
     return [float(torch.get_num_threads())] * len(completions)
 """
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            f"{verb} --help"
+            for verb in ("rl", "sft", "eval", "compare", "keys", "create-model", "classical", "completion")
+        ),
+        "keys grup_size",
+        "algorithms kto",
+        "compare runs/only",
+    ],
+)
+def test_commands_in_help_and_hints_are_written_as_they_can_be_typed(words, place, monkeypatch, reinlm):
+    """Where the shell does not find `reinlm`, they begin with the path of the program."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (place / "runs" / "only").mkdir(parents=True)
+    (place / "runs" / "only" / "run.json").write_text('{"schema_version": 1, "kind": "rl"}')
+    outcome = reinlm(*words.split())
+    called = re.findall(r"(?:^ *|`|: )([^\s`]*reinlm) [a-z]", outcome.out + outcome.err, re.MULTILINE)
+    assert called
+    assert {*called} == {command_line()}
+    assert os.access(command_line(), os.X_OK)
 
 
 def test_the_commands_printed_after_quickstart_run_as_they_stand(place, material, reinlm):

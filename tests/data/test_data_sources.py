@@ -16,6 +16,7 @@ import pytest
 
 from reinlm.data import load_rows
 from reinlm.errors import InputError
+from reinlm.hub import missing_data, missing_model
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "zwei\nZeilen, é", "answer": "x"}, {"prompt": "3", "answer": "6"}]
 
@@ -129,6 +130,15 @@ def test_a_missing_file_is_named_with_the_nearest_one(sources):
         load_rows(str(folder / "b.jsonl"))
     with pytest.raises(InputError, match=rf"no such file: {folder}/no/b\.jsonl \(there is no folder {folder}/no"):
         load_rows(str(folder / "no" / "b.jsonl"))
+
+
+@pytest.mark.parametrize(("given", "where"), [("no.jsonl", "no.jsonl"), ("./no", "no"), ("x/../no.csv", "x/../no.csv")])
+def test_a_missing_path_is_named_with_where_it_was_looked_for(given, where, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for find in (missing_data, missing_model):
+        refused = find(given)
+        assert refused is not None
+        assert (refused.hint or "").endswith(f"looked for {tmp_path}/{where}")
 
 
 def test_a_file_of_an_unknown_format_is_named_with_the_known_ones(tmp_path):

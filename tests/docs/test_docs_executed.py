@@ -31,6 +31,7 @@ from reinlm.cli import app, main
 from reinlm.config import dump_yaml, merge, parse_yaml
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
 from reinlm.parts import IMPORTED
+from reinlm.program import command_line
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
@@ -242,7 +243,8 @@ def test_commands_in_help_texts_run(run: Callable[[Block], str], capfd: Any, rec
     for name in get_command(app).commands:  # type: ignore[attr-defined]
         with pytest.raises(SystemExit):
             main([name, "--help"])
-        for line in re.findall(r"^ *(reinlm [a-z].*?) *$", capfd.readouterr().out, re.MULTILINE):
+        shown = capfd.readouterr().out.replace(command_line(), "reinlm")
+        for line in re.findall(r"^ *(reinlm [a-z].*?) *$", shown, re.MULTILINE):
             run(Block(f"reinlm {name} --help", 1, "sh", line))
             found += 1
     assert found

@@ -14,6 +14,7 @@ from insight_runs import HOSTILE, group, make_quickstart, make_run, sample
 
 from reinlm.errors import InputError
 from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
+from reinlm.insight.compare import compare_runs
 from reinlm.insight.report import write_report
 from reinlm.metrics import METRICS
 from reinlm.runs.declarations import Metric, write_metrics_info
@@ -165,15 +166,42 @@ def test_a_killed_run_has_a_report_of_its_whole_lines(tmp_path: Path) -> None:
 def test_without_a_second_evaluation_the_headline_is_what_the_curves_began_and_ended_with(tmp_path: Path) -> None:
     make_run(tmp_path, "sft", 40).close()
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    first, last = (sum(row["loss"] for row in part) / 4 for part in (rows[:4], rows[-4:]))
     assert cells(write_report(tmp_path)) == [
         ["eval/held_out/loss", f"{rows[0]['eval/held_out/loss']:.4g} | step 0", "", ""],
         [
             "Loss",
-            f"{rows[0]['loss']:.4g} | step 0",
-            f"{rows[-1]['loss']:.4g} | step 39",
-            f"{rows[-1]['loss'] - rows[0]['loss']:+.4g}",
+            f"{first:.4g} | steps 0 to 3",
+            f"{last:.4g} | steps 36 to 39",
+            f"{last - first:+.4g}",
         ],
     ]
+
+
+def test_the_result_of_a_curve_is_that_of_compare(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        with RunFolder.create(tmp_path / str(seed), kind="rl", config={"seed": seed}, command="x"):
+            log = MetricsLog(tmp_path / str(seed))
+            for step in range(25):
+                log.append(step, {"reward": float(step**2 + seed)})
+    first, second = compare_runs([tmp_path], metrics=["reward"]).rows[0]["values"]
+    assert (first, second) == pytest.approx(((22**2 + 23**2 + 24**2) / 3, (22**2 + 23**2 + 24**2) / 3 + 1))
+    (row,) = cells(write_report(tmp_path / "0"))
+    assert row == ["Reward", "1.667 | steps 0 to 2", f"{first:.4g} | steps 22 to 24", f"+{first - 5 / 3:.4g}"]
+
+
+@pytest.mark.parametrize("graded", [True, False])
+def test_where_rewards_are_no_verdicts_the_report_leads_with_them(graded: bool, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, kind="rl", config={}, command="x"):
+        log = MetricsLog(tmp_path)
+        for step in range(3):
+            values = {"eval/a/accuracy": 0.1 * step, "eval/a/reward": 5.0 * step}
+            log.append(step, dict(reversed([*values.items()])) if graded else values)
+    path = write_report(tmp_path)
+    names = ["eval/a/reward", "eval/a/accuracy"]
+    assert [name for name, *_ in cells(path)] == (names if graded else names[::-1])
+    titles = ["Mean reward, by function", "Held-out accuracy"]
+    assert [*figures(path)] == (titles if graded else titles[::-1])
 
 
 def test_a_run_that_was_evaluated_once_has_neither_a_later_value_nor_a_change(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import reinlm
 from reinlm.classical.run import ClassicalConfig, run_classical
 from reinlm.config import build
 from reinlm.insight.tracker import ReportTracker
-from reinlm.loop import Callback, Interrupted, RunEnded
+from reinlm.loop import Callback, Interrupted, RunEnded, StepReport
 from reinlm.runs import load_state
 
 
@@ -317,3 +317,18 @@ def test_the_second_signal_stops_at_once_and_names_the_newest_checkpoint(signum:
     assert load_state(newest)["loop"]["done"] == 2
     assert [record["step"] for record in logged(tmp_path / "run")] == [1, 2]
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_run_that_makes_steps_by_the_batch_is_logged_evaluated_and_saved_where_it_stands(tmp_path: Path) -> None:
+    class Batches(FakeTask):
+        def step(self, step: int, *context: Any) -> Any:
+            result = super().step(step, *context)
+            return StepReport(result.metrics, done=-(-step // 7) * 7)
+
+    task = Batches(28, {14: 0.2, 21: 0.4, 28: 0.6})
+    result = loop(tmp_path / "run", task, stride=2, evaluate_every=10, save_every=20, keep_last=9).run()
+    rows = logged(tmp_path / "run")
+    assert [row["step"] for row in rows] == [7, 14, 21, 28]
+    assert [row["step"] for row in rows if "eval/x/accuracy" in row] == [14, 21, 28]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")) == ["step_21", "step_28"]
+    assert result.summary["steps"] == 28

@@ -82,6 +82,33 @@ def test_overwrite_clears_a_run_whole(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
 
 
+@pytest.mark.parametrize(
+    ("ended", "steps", "file", "replaced"),
+    [
+        ("failed", 0, None, True),
+        ("failed", 1, None, False),
+        ("interrupted", 0, None, False),
+        ("failed", 0, "checkpoints/step_0/model.txt", False),
+        ("failed", 0, "my notes.txt", False),
+    ],
+)
+def test_a_run_that_failed_before_its_first_step_is_replaced(
+    tmp_path: Path, ended: str, steps: int, file: str | None, replaced: bool
+) -> None:
+    with create(tmp_path / "run") as run:
+        run.write_summary({"ended": ended, "steps": steps})
+        run.checkpoints.mkdir()
+    if file is not None:
+        (run.path / file).parent.mkdir(exist_ok=True)
+        (run.path / file).write_text("x")
+    if not replaced:
+        assert "--overwrite" in str(refusal(run.path).hint)
+        return
+    with create(run.path, {"steps": 3}) as again:
+        assert {child.name for child in again.path.iterdir()} == {".lock", "run.json", "config.yaml"}
+        assert again.read_config() == {"steps": 3}
+
+
 def test_overwrite_spares_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     assert "is not a run folder and not empty" in refusal(tmp_path, overwrite=True).message

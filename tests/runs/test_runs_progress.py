@@ -33,3 +33,16 @@ def test_an_accuracy_of_an_earlier_step_is_shown_with_that_step(capsys: pytest.C
     assert "test accuracy 50.0%" in first
     assert "(step" not in first
     assert "test accuracy 50.0% (step 1)" in last
+
+
+def test_of_rewards_that_are_no_verdicts_the_mean_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are logged before the accuracy."""
+    progress = Progress(console=Console(file=io.StringIO()))
+    graded = {"eval/test/reward": 7.25, "eval/test/rewards/reward": 7.25, "eval/test/accuracy": 0.5}
+    with progress.run("rl", 2, 0):
+        progress.update(1, graded)
+        progress.update(2, {"eval/test/accuracy": 0.5, "eval/test/reward": 0.5})
+    first, last = capsys.readouterr().err.splitlines()
+    assert "test reward 7.250" in first
+    assert "accuracy" not in first
+    assert "test accuracy 50.0%" in last

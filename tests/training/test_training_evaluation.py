@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,3 +103,18 @@ def test_an_evaluation_counts_what_the_reward_says_and_can_be_repeated() -> None
     assert first.metrics == again.metrics
     assert seen[: 3 * len(HELD_OUT)] != seen[6 * len(HELD_OUT) :]
     assert math.isfinite(other.metrics["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("reward", "order"),
+    [
+        (lambda completions: [float("1" in text) for text in completions], ["accuracy", "reward"]),
+        (lambda completions: [None if index else 1.0 for index, _ in enumerate(completions)], ["accuracy", "reward"]),
+        (lambda completions: [float(len(text)) for text in completions], ["reward", "accuracy"]),
+    ],
+    ids=["verdicts", "verdicts of some", "graded"],
+)
+def test_an_evaluation_begins_with_the_accuracy_or_with_the_reward_that_is_no_verdict(reward: Any, order: Any) -> None:
+    found = reinlm.evaluate(pair(tiny_policy()), HELD_OUT[:3], reward=reward, samples=2, max_new_tokens=4, quiet=True)
+    assert [name for name in found.metrics if name in ("accuracy", "reward")] == order
+    assert next(iter(found.metrics)) == order[0]

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import reinlm
 from reinlm.algorithms import ALGORITHMS, algorithm, resolve
 from reinlm.composition.compatibility import idle_choices
 from reinlm.config import apply_overrides, build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
+from reinlm.sources import read_sources
 from reinlm.training.config import RLConfig
 from reinlm.training.rl_checks import check_settings, more_updates, updates_per_batch
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
@@ -187,9 +189,22 @@ def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:
     result = run_rl(tmp_path / "run", quiet=False, algorithm="grpo", training={"passes": 2})
     text = said(capsys)
     assert "grpo: 2 updates of each batch (2 passes of 1 minibatch of 2 groups)" in text
+    written = (result.folder / "config.yaml").read_text()
+    assert "\n  minibatches: null  # in force: 1\n  passes: 2\n" in written
+    assert "\ncritic: null  # in force: none, as grpo trains none\n" in written
+    assert ("training", "minibatches") not in read_sources(written)
     assert "note:" not in text
     assert json.loads((result.folder / "run.json").read_text())["notes"] == []
     assert max(row["ratio/moved"] for row in metrics(result.folder)) > 0
+
+
+def test_explain_says_what_stands_for_updates_and_a_critic_that_are_null() -> None:
+    rollout = {"group_size": 4, "batch_size": 64}
+    text = reinlm.explain("rl", "m", "d", reward="math", algorithm="ppo", rollout=rollout, training={"minibatches": 2})
+    assert "\n  minibatches: 2  # Python\n  passes: null  # default; in force: 4\n" in text
+    assert "\ncritic: null  # default; in force: backbone own, the policy's optimizer without warm-up\n" in text
+    sft = reinlm.explain("sft", "m", "d")
+    assert "in force" not in sft
 
 
 def test_of_a_gate_from_outside_the_library_nothing_is_said() -> None:

@@ -95,7 +95,7 @@ def _matches(paths: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, str, Alias
     for path in paths:
         yield from (option for option in options if option[1] == ".".join(path))
     yield from (option for option in options if option[1] == paths[0][-1])
-    last = [option for option in options if option[1].split(".")[-1] == paths[0][-1] and "." in option[1]]
+    last = [option for option in options if option[1].split(".")[-1] == paths[0][-1] and "." in option[1] and option[0]]
     if len({alias.ours for _, _, alias in last}) == 1:
         yield from last
     for path in paths:

@@ -27,6 +27,8 @@ WRITE: Mapping[str, Mapping[str, str]] = {
     "padding_free": {"true": "training.packing=pack"},
     "use_peft": {"true": "model.lora.rank=16"},
     "use_cpu": {"true": "model.device=cpu"},
+    "reward.weight": {"*": "reward.functions.NAME.weight={}"},
+    "reward_weight": {"*": "reward.functions.NAME.weight={}"},
     "scale_rewards": {
         "true": "algorithm.advantage=group_standardize",
         "group": "algorithm.advantage=group_standardize",
@@ -52,7 +54,14 @@ OTHER: Mapping[str, Alias] = {
     "algo": Alias("algorithm"),
     "clip": Alias("algorithm.gate.clip.low", "and algorithm.gate.clip.high"),
     "kl": Alias("algorithm.kl"),
-    "reward.weights": Alias("reward.functions", "each reward has its own weight: {name: NAME, weight: 0.5}"),
+    **dict.fromkeys(
+        ("reward.weights", "reward.weight", "reward_weight"),
+        Alias("reward.functions", "each reward has its own weight: {name: NAME, weight: 0.5}"),
+    ),
+    **dict.fromkeys(("max_retries", "num_retries"), Alias("reward.retries")),
+    "timeout": Alias("reward.time_limit"),
+    "rollout.timeout": Alias("rollout.episode_time_limit"),
+    **dict.fromkeys(("on_error", "on_failure"), Alias("reward.on_reward_error")),
 }
 """Names that are common without being those of one library."""
 

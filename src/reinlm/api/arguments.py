@@ -77,7 +77,7 @@ def objects(
     if data is not None:
         merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
     if output is not None:
-        merged = over(merged, {"run": {"output": str(output)}} if trains else {"output": str(output)})
+        merged = over(over({}, merged), {"run": {"output": str(output)}} if trains else {"output": str(output)})
     return loaded, merged
 
 

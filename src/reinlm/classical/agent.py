@@ -12,14 +12,14 @@ import numpy as np
 from reinlm.classical.budget import Budget, Episodes, whole
 from reinlm.classical.environments import EnvLike, name_of
 from reinlm.classical.sb3 import environment_of, settings_of
-from reinlm.classical.sb3_names import check_learn, no_attribute
+from reinlm.classical.sb3_names import check_learn, check_load, check_predict, no_attribute
 from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError
 from reinlm.runs import MetricSums, Progress
 
 BLOCKS = 100
-"""Lines of metrics in a run."""
+"""Lines of metrics in a run, or one for each update where these are fewer."""
 USED = [
     "learn",
     "predict",
@@ -123,7 +123,8 @@ class Agent(ABC):
         Args:
             steps: of all environments together; `total_timesteps` is the same.
             episodes: or so many episodes.
-            log: is called about a hundred times with the metrics since the last call; False ends learning.
+            log: is called about a hundred times, or after every update where these are fewer, with the metrics since the last
+                call; False ends learning.
             progress_bar: show a bar on standard error.
             others: what Stable-Baselines3 has and this has not; an error says what to write.
 
@@ -134,35 +135,53 @@ class Agent(ABC):
         if steps is not None and total_timesteps is not None:
             raise InputError("steps and total_timesteps are the same; give one of them")
         budget = self.begin(total_timesteps if steps is None else steps, episodes=episodes)
-        stride = max((budget.end - budget.start) // BLOCKS, 1)
-        until = budget.start
         progress = Progress(quiet=not progress_bar)
-        with progress.run(f"{self.name} {self.env_name}", budget.end, budget.start):
+        with progress.run(f"{self.name} {self.env_name}", self.goal, budget.start):
             while not self.finished():
-                until = min(until + stride, budget.end)
-                metrics = self.advance(until)
+                metrics = self.advance(budget.next_line(self.done, BLOCKS))
                 progress.update(self.done, metrics)
-                if self.verbose and metrics:
+                if self.verbose:
                     print("  ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
-                if log is not None and metrics and log(metrics) is False:
+                if log is not None and log(metrics) is False:
                     break
         return self
 
-    @abstractmethod
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def predict(self, observation: Any, deterministic: bool = True, **others: Any) -> Any:
         """The action for an observation, or an array of actions for a batch of them; drawn from the policy if not
-        `deterministic`."""
+        `deterministic`. `state` and `episode_start` of Stable-Baselines3 may be None.
+
+        Raises:
+            InputError: for what is no observation of the environment.
+        """
+        check_predict(others)
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise InputError(
+                "reset gives (observation, info), and predict takes an observation",
+                hint="write observation, info = env.reset()",
+            )
+        if not isinstance(deterministic, bool | np.bool_):
+            raise InputError(
+                f"deterministic is True or False, not {deterministic!r:.60}",
+                hint="predict(observation, deterministic=True)",
+            )
+        return self.act(observation, bool(deterministic))
+
+    @abstractmethod
+    def act(self, observation: Any, deterministic: bool) -> Any:
+        """What `predict` gives."""
 
     def save(self, path: str | Path) -> Path:
         """Write a folder from which `load` goes on exactly: settings as JSON, everything learned as safetensors."""
         return write_agent(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
-        """The agent that `save` wrote; `env` is needed where it was not made by an id.
+    def load(cls, path: str | Path, env: EnvLike | None = None, **others: Any) -> Self:
+        """The agent that `save` wrote; where it was not made by an id, `env` is needed to learn and to be evaluated in.
 
-        Raises InputError for a folder that holds no agent, one of another algorithm, or one that does not fit `env`.
+        Raises InputError for a folder that holds no agent, one of another algorithm, or one that does not fit `env`; and for
+        arguments of Stable-Baselines3 (`others`), unless they say what happens anyway, as device="cpu" does.
         """
+        check_load(others)
         agent = load(path, env)
         if not isinstance(agent, cls):
             raise InputError(f"{path} holds an agent of {agent.name!r}, not of {cls.name!r}")
@@ -202,12 +221,28 @@ class Agent(ABC):
         """Steps that the budget still allows; None where it counts episodes."""
         return self.budget.end - self.steps if self.budget and self.budget.unit == "steps" else None
 
+    @property
+    def batch_steps(self) -> int:
+        """The steps that `improve` makes are a multiple of this."""
+        return 1
+
+    @property
+    def goal(self) -> int:
+        """The steps or episodes at which the budget has no room for another `improve`."""
+        room = self.room()
+        if room is not None:
+            return self.steps + room // self.batch_steps * self.batch_steps
+        return self.budget.end if self.budget else self.done
+
     def finished(self) -> bool:
         """Whether the budget has no room for another `improve`."""
-        return self.budget is None or self.done >= self.budget.end
+        return self.done >= self.goal
 
     def advance(self, until: int) -> dict[str, float]:
-        """Improve until `until` steps or episodes are done, or the budget is; the metrics of that stretch."""
+        """Improve until at least `until` steps or episodes are done, or the budget is; the metrics of that stretch.
+
+        A batch or an episode is finished, so that `done` may pass `until`.
+        """
         sums, before = MetricSums(), len(self.episodes)
         while self.done < until and not self.finished():
             steps = self.steps

@@ -26,6 +26,11 @@ class Budget:
     start: int
     end: int
 
+    def next_line(self, now: int, lines: int) -> int:
+        """Where the next of so many lines of metrics ends: they lie on a grid from `start`, the last one at `end`."""
+        stride = max((self.end - self.start) // lines, 1)
+        return min(now - (now - self.start) % stride + stride, self.end)
+
     def share(self, now: int) -> float:
         """How much of it is over, in [0, 1]."""
         return min(max((now - self.start) / max(self.end - self.start, 1), 0.0), 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from reinlm.classical.agent import Agent
+from reinlm.classical.environments import arguments_of
 from reinlm.classical.pictures import picture
 from reinlm.classical.registry import catalogue, find
 from reinlm.classical.rendering import record_video, show_text
@@ -116,11 +115,16 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
     if not isinstance(tree["algorithm"], str):
         raise InputError(
             f"algorithm: {tree['algorithm']!r:.60} is no name of a classical algorithm",
-            hint="a recipe with model and data is one of `reinlm rl`",
+            hint="a recipe with model and data is one of the verb rl",
         )
     for word in (tree["algorithm"], *words):
         if "=" not in word and word in gymnasium.registry:
             raise InputError(f"{word!r} is an environment, not an algorithm or a setting", hint=f"write --env {word}")
+    if (Path(tree["algorithm"]) / "config.yaml").is_file():
+        raise InputError(
+            f"{tree['algorithm']} is a run folder, not an algorithm",
+            hint=f"its recipe is {Path(tree['algorithm']) / 'config.yaml'}",
+        )
     find(tree["algorithm"])
     if "env" not in tree:
         raise InputError("in which environment?", hint="add --env, such as --env CartPole-v1 or --env FrozenLake-v1")
@@ -143,12 +147,7 @@ def _tree(given: Mapping[str, Any], words: Sequence[str], resume: bool) -> dict[
 def _refuse_misplaced(kind: type[Agent], env: Any, word: str) -> None:
     """Raise InputError for an argument of the environment among the settings of the algorithm."""
     name = word.partition("=")[0]
-    spec = gymnasium.registry.get(env) if isinstance(env, str) else None
-    if spec is None or spec.entry_point is None or name in kind.Settings.model_fields:
-        return
-    made = spec.entry_point
-    arguments = inspect.signature(load_env_creator(made) if isinstance(made, str) else made).parameters
-    if name in arguments:
+    if name not in kind.Settings.model_fields and name in arguments_of(env):
         raise InputError(f"{name} is an argument of {env}, not a setting of {kind.name}", hint=f"write env.{word}")
 
 

@@ -8,13 +8,14 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
 from reinlm.classical import worlds
 from reinlm.errors import InputError, RunError
@@ -108,6 +109,19 @@ def _called(maker: Any, name: str, arguments: dict[str, Any]) -> gym.Env[Any, An
     return environment
 
 
+def arguments_of(env: EnvLike | None) -> Collection[str]:
+    """Names of the arguments that an environment is made with; none for one that is made already or cannot be found."""
+    maker: Any = None if isinstance(env, gym.Env) else env
+    try:
+        if isinstance(env, str):
+            spec = gym.registry.get(env)
+            maker = _placed(env) if spec is None else spec.entry_point
+            maker = load_env_creator(maker) if isinstance(maker, str) else maker
+        return tuple(inspect.signature(maker).parameters)
+    except (InputError, ImportError, AttributeError, TypeError, ValueError):
+        return ()
+
+
 def check_one(env: Any, name: str) -> None:
     """Raise InputError for an object that is not one Gymnasium environment."""
     if isinstance(env, gym.Env):
@@ -193,7 +207,7 @@ def name_of(env: EnvLike) -> str:
     if isinstance(env, str):
         return env
     if isinstance(env, gym.Env):
-        return env.spec.id if env.spec else type(env.unwrapped).__name__
+        return env.spec.id if env.spec else getattr(env.unwrapped, "name", None) or type(env.unwrapped).__name__
     return getattr(env, "__name__", type(env).__name__)
 
 

@@ -92,12 +92,14 @@ class Control:
     def __init__(self, agent: Agent, config: ClassicalConfig) -> None:
         self.agent = self.policy = agent
         self.config = config
-        self.total_steps = agent.begin(config.steps, episodes=config.episodes).end
+        agent.begin(config.steps, episodes=config.episodes)
+        self.total_steps = agent.goal
+        """Of batches the last that fits ends here."""
 
     def step(self, step: int, context: StepContext = ALONE) -> StepReport:
         metrics = self.agent.advance(step)
-        context.send(Updated(step, metrics))
-        return StepReport(metrics)
+        context.send(Updated(self.agent.done, metrics))
+        return StepReport(metrics, done=self.agent.done)
 
     def set_learning_rate(self, value: float) -> None:
         raise InputError("a classical run's learning rate is one of its algorithm's settings and stays as it is")
@@ -140,7 +142,7 @@ def run_classical(
     """
     progress = progress or Progress(quiet=True)
     path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
-    config = _resolved(_as_begun(config, path) if resume else config)  # every complaint comes before the folder
+    config, goal = _resolved(_as_begun(config, path) if resume else config)  # every complaint comes before the folder
     stored = config.model_dump(mode="json")
     create: dict[str, Any] = {
         "kind": "classical",
@@ -152,14 +154,17 @@ def run_classical(
     create["command"] = command
     with RunFolder.create(path, **create, resume=resume, overwrite=overwrite) as folder:
         seeds = range(config.seed, config.seed + config.seeds)
+        if all(_finished(path / "seeds" / str(seed)) is not None for seed in seeds):
+            progress.say(f"nothing to do, {path} is finished; a longer run is one of its own, in another folder")
+        curves = [path / "seeds" / str(seed) for seed in seeds]
         try:
             results = [_one_seed(config, seed, folder.path, progress, create) for seed in seeds]
         except BaseException as error:
-            write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
+            write_mean_curve(folder.path, curves, goal, _stride(goal))
             reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             send_event(reports, RunEnded(reason, 0, str(error), path), error)
             raise
-        write_mean_curve(folder.path, [path / "seeds" / str(seed) for seed in seeds])
+        write_mean_curve(folder.path, curves, goal, _stride(goal))
         agents = tuple(agent for agent, _ in results)
         summary = summarise(config.algorithm, config.env, [summary for _, summary in results])
         folder.write_summary(summary)
@@ -178,9 +183,18 @@ def _agent(config: ClassicalConfig, seed: int) -> Agent:
     return agent
 
 
-def _resolved(config: ClassicalConfig) -> ClassicalConfig:
-    """With all settings of the algorithm. Raises InputError for what cannot be run."""
-    return config.model_copy(update={"settings": _agent(config, config.seed).settings.model_dump(mode="json")})
+def _resolved(config: ClassicalConfig) -> tuple[ClassicalConfig, int]:
+    """With all settings of the algorithm; and the steps or episodes that a seed reaches.
+
+    Raises InputError for what cannot be run.
+    """
+    agent = _agent(config, config.seed)
+    return config.model_copy(update={"settings": agent.settings.model_dump(mode="json")}), agent.goal
+
+
+def _stride(goal: int) -> int:
+    """Steps or episodes from one line of metrics to the next, or fewer at the end."""
+    return max(goal // BLOCKS, 1)
 
 
 def _as_begun(config: ClassicalConfig, folder: Path) -> ClassicalConfig:
@@ -198,15 +212,13 @@ def _one_seed(
     """Learn with one seed, or take what is there of it where the run is resumed."""
     path = folder / "seeds" / str(seed)
     agent = _agent(config, seed)
-    done = path / "summary.json"
-    if done.is_file() and "greedy_return" in json.loads(done.read_text(encoding="utf-8")):
-        newest = Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
-        if newest is not None:
-            load_state(newest)  # refuses a checkpoint of another version
-            agent.load_state_dict(read_state(newest, STATE))
-            return agent, json.loads(done.read_text(encoding="utf-8"))
+    done = _finished(path)
+    if done is not None:
+        load_state(done)  # refuses a checkpoint of another version
+        agent.load_state_dict(read_state(done, STATE))
+        return agent, json.loads((path / "summary.json").read_text(encoding="utf-8"))
     run = Control(agent, config)
-    stride = max(run.total_steps // BLOCKS, 1)
+    stride = _stride(run.total_steps)
     settings = LoopSettings(
         higher_is_better=True,
         stride=stride,
@@ -231,6 +243,14 @@ def _one_seed(
         }
         inner.write_summary(summary)
     return agent, summary
+
+
+def _finished(path: Path) -> Path | None:
+    """The last checkpoint of a seed that has learned all and was evaluated; None of any other."""
+    summary = path / "summary.json"
+    if not summary.is_file() or "greedy_return" not in json.loads(summary.read_text(encoding="utf-8")):
+        return None
+    return Checkpoints(path / "checkpoints", keep_last=1, keep_best=None).newest()
 
 
 def _selected(agent: Agent) -> dict[str, Any]:

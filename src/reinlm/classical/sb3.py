@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from reinlm.aliases import SB3
-from reinlm.classical.environments import EnvLike, check_one
+from reinlm.classical.environments import EnvLike, arguments_of, check_one, name_of
 from reinlm.classical.sb3_names import AS_IT_IS, OF_LEARN, POLICIES, SYMBOLS
 from reinlm.errors import InputError, nearest
 
@@ -97,7 +97,7 @@ def settings_of(
     found: dict[str, Any] = {}
     by: dict[str, str] = {}
     for name, value in given.items():
-        for ours, setting in _ours(kind, name, value).items():
+        for ours, setting in _ours(kind, name, value, env).items():
             if ours in found:
                 both = " and ".join(sorted({name, by[ours]})) if name != by[ours] else name
                 raise InputError(f"{both} are the same setting; give one of them", hint=f"{ours} is its name here")
@@ -113,7 +113,7 @@ def settings_of(
     return found
 
 
-def _ours(kind: type[Agent], name: str, value: Any) -> dict[str, Any]:
+def _ours(kind: type[Agent], name: str, value: Any, env: EnvLike | None) -> dict[str, Any]:
     """One setting under our name, or none where it describes what happens anyway; an unknown one as it is."""
     fields = kind.Settings.model_fields
     if name in READERS:
@@ -130,6 +130,11 @@ def _ours(kind: type[Agent], name: str, value: Any) -> dict[str, Any]:
     ours = next((one for one in (name, *SYMBOLS.get(name, ()), alias) if one in fields), name)
     if ours not in fields:
         _refuse_misspelt(fields, name)
+        if name in arguments_of(env):
+            raise InputError(
+                f"{name} is an argument of {name_of(env)}, not a setting of {kind.name}",  # type: ignore[arg-type]
+                hint=f"write env_arguments={{{name!r}: {value!r}}}",
+            )
     if callable(value):
         raise InputError(f"{name} is a number here, not a function", hint=_scheduled(kind, ours))
     return {ours: value}

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from reinlm.errors import InputError
+from reinlm.errors import InputError, nearest
 
 POLICIES = ("MlpPolicy", "MultiInputPolicy")
 """Accepted before the environment: the only networks here are linear layers, over observations in a row."""
 
 SYMBOLS = {
     "alpha": ("step_size", "learning_rate"),
+    "learning_rate": ("step_size",),
     "gamma": ("discount",),
     "lam": ("smoothing",),
     "lambda": ("smoothing",),
@@ -49,6 +50,7 @@ OF_LEARN = {
     "verbose": "--quiet for less",
     "seed": "--seed 0",
     "env_arguments": "env.KEY=VALUE",
+    "env_kwargs": "env_arguments={…}, or env.KEY=VALUE at the command line",
     "callback": "learn(log=f), which calls f(metrics)",
     "progress_bar": "learn(steps, progress_bar=True)",
     "log_interval": "learn(log=f), which calls f(metrics) about a hundred times",
@@ -80,6 +82,9 @@ ATTRIBUTES = {
 }
 """Attributes of a model there -> here."""
 
+TABLES = ("Q", "Q_table", "q_table", "qtable", "q_values", "table")
+"""What others call the table of action values."""
+
 NAMES = {
     "evaluate_policy": "evaluate",
     "make_vec_env": "PPO(id, environments=8)",
@@ -98,6 +103,15 @@ NAMES = {
 }
 """What one imports there -> here."""
 
+
+EVALUATE = {
+    "return_episode_rewards": "evaluate(…).returns and .lengths are of each episode",
+    "callback": "evaluate(render=f) calls f with what the environment renders, after every step",
+    "reward_threshold": "compare evaluate(…).mean_return with it",
+    "warn": "leave it out: nothing but the environment's own reward is counted",
+    "n_episodes": "write episodes=100",
+}
+"""Arguments of `evaluate_policy` there, and what to do here."""
 
 LEARN = {
     "callback": "learn(log=f) calls f(metrics) about a hundred times, and ends where it returns False",
@@ -119,8 +133,45 @@ def check_learn(others: Mapping[str, Any]) -> None:
         raise InputError(f"learn has no {name}", hint=LEARN.get(name, "it has steps, episodes, log and progress_bar"))
 
 
+def check_evaluate(others: Mapping[str, Any], arguments: Collection[str]) -> None:
+    """Raise InputError for arguments of `evaluate` that it does not take, and that its environment is not made with either."""
+    known = ("policy", "env", "episodes", "n_eval_episodes", "seed", "deterministic", "render")
+    for name in others:
+        near = None if name in arguments else nearest(name, known)
+        if name in EVALUATE or near is not None:
+            raise InputError(f"evaluate has no {name}", hint=EVALUATE.get(name) or f"did you mean {near}?")
+
+
+def check_predict(others: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments of `predict` that it does not take; those of recurrent policies may be None there."""
+    for name, value in others.items():
+        if name not in ("state", "episode_start", "mask"):
+            raise InputError(f"predict has no {name}", hint="it has observation and deterministic")
+        if value is not None:
+            raise InputError(f"predict takes no {name}: networks here have no memory", hint=f"leave {name} out")
+
+
+def check_load(others: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments of `load` that it does not take, or that ask for what it does not do."""
+    for name, value in others.items():
+        if name == "device" and str(value) not in ("cpu", "auto"):
+            raise InputError(f"device={str(value)!r} is not to be had: agents act on the CPU", hint="leave device out")
+        if name == "print_system_info" and value:
+            raise InputError("load prints no system_info", hint="`reinlm --version` prints the version")
+        if name == "custom_objects" and value:
+            raise InputError("load takes no custom_objects: nothing in the folder is pickled", hint="leave them out")
+        if name not in ("device", "print_system_info", "custom_objects", "force_reset"):
+            raise InputError(
+                f"load takes no {name}: an agent keeps the settings that it was saved with", hint="it has path and env"
+            )
+
+
 def no_attribute(agent: object, name: str) -> Any:
-    """Raise AttributeError with the name that an attribute of a model there has here."""
+    """Raise AttributeError with the name that an attribute of a model there, or of a textbook's table, has here."""
+    if name in TABLES and "q" in vars(agent):
+        raise AttributeError(
+            f"{type(agent).__name__} has no attribute {name!r}; the table of action values is q [S, A]"
+        )
     there = f"; what Stable-Baselines3 calls {name} is {ATTRIBUTES[name]} here" if name in ATTRIBUTES else ""
     raise AttributeError(f"{type(agent).__name__} has no attribute {name!r}{there}")
 

@@ -44,17 +44,21 @@ def _json_number(value: Any) -> Any:
     return float(value) if np.isfinite(value) else None
 
 
-def write_mean_curve(folder: Path, seeds: Sequence[Path]) -> None:
-    """`metrics.jsonl` of the whole run: the mean over seeds of every metric, and the extremes of the return."""
-    by_step: dict[int, list[Mapping[str, float]]] = {}
+def write_mean_curve(folder: Path, seeds: Sequence[Path], goal: int, stride: int) -> None:
+    """`metrics.jsonl` of the whole run: the mean over seeds of every metric, and the extremes of the return.
+
+    Records of different seeds belong together where their steps lie in one stretch of `stride` steps, or have reached `goal`:
+    an episode or a batch ends where it ends. The step of a line is the mean of theirs.
+    """
+    stretches: dict[tuple[bool, int], list[Mapping[str, float]]] = {}
     for path in (seed / "metrics.jsonl" for seed in seeds):
         for record in read_metrics(path) if path.is_file() else ():
-            by_step.setdefault(record["step"], []).append(record)
+            stretches.setdefault((record["step"] >= goal, record["step"] // stride), []).append(record)
     log = MetricsLog(folder)
-    for step, records in sorted(by_step.items()):
+    for _, records in sorted(stretches.items()):
         names = sorted({name for record in records for name in record} - {"step", "time"})
         values = {name: [record[name] for record in records if name in record] for name in names}
         means = {name: float(np.mean(found)) for name, found in values.items()}
         if len(seeds) > 1 and "return" in values:
             means |= {"return/low_seed": min(values["return"]), "return/high_seed": max(values["return"])}
-        log.append(step, means)
+        log.append(round(float(np.mean([record["step"] for record in records]))), means)

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 import reinlm
+from reinlm.program import as_typed
 
 app = typer.Typer(
     name="reinlm",
@@ -23,7 +24,13 @@ app = typer.Typer(
 
 
 class VerbCommand(TyperCommand):
-    """A command whose help ends with the keys that it takes, by section and with their defaults."""
+    """A command whose help ends with the keys that it takes, by section and with their defaults.
+
+    The commands in its help run as they stand.
+    """
+
+    def get_help(self, ctx: Any) -> str:
+        return as_typed(super().get_help(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from reinlm.keys import VERBS, grouped

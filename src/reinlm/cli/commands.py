@@ -212,6 +212,7 @@ def create_model(
 ) -> None:
     """A small model from scratch: random weights, and a tokenizer trained on the data that sft will imitate.
 
+    \b
     reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512
     """
     flags = _flags(None, data, seed=seed) | _given({"output": output and str(output)})
@@ -286,6 +287,7 @@ def classical(
 ) -> None:
     """Classical algorithms on control tasks, Monte Carlo to PPO.
 
+    \b
     reinlm classical sarsa --env CliffWalking-v1 --episodes 3000 --seeds 10
     """
     from reinlm.classical.command import list_algorithms, run_command

@@ -49,8 +49,8 @@ def compare(
 ) -> None:
     """Compare runs, or run a grid of recipes first: means over seeds with intervals, and a page of overlaid curves.
 
+    \b
     reinlm compare runs/a runs/b
-
     reinlm compare grpo.yaml dapo.yaml --seeds 3 --output runs/cmp rollout.group_size=8
 
     Stopped and started again with the same words, it keeps finished runs and resumes the one that was interrupted.

@@ -20,9 +20,12 @@ def completion(
 ) -> None:
     """Print a script that completes commands in bash, zsh or fish.
 
+    \b
     reinlm completion bash > ~/.local/share/bash-completion/completions/reinlm
-    reinlm completion zsh > ~/.zfunc/_reinlm, with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
+    reinlm completion zsh > ~/.zfunc/_reinlm
     reinlm completion fish > ~/.config/fish/completions/reinlm.fish
+
+    zsh needs `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.
     """
     if shell not in _SCRIPTS:
         near = nearest(shell, _SCRIPTS)

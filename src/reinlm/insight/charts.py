@@ -9,6 +9,7 @@ from typing import Any
 
 from reinlm.insight.svg import FEW, tick_text
 from reinlm.runs.declarations import Metric, find_metric, pattern
+from reinlm.runs.metrics import leading
 
 MOST_POINTS = 500
 """Longer series are averaged down to this many points, which keeps the page small."""
@@ -54,6 +55,8 @@ class Chart:
     """Whether longer curves are drawn with a moving average; not for quantities without noise."""
 
 
+_REWARD = "Mean reward, by function"
+
 CHARTS: tuple[Chart, ...] = (
     Chart(
         "Held-out accuracy",
@@ -98,7 +101,7 @@ CHARTS: tuple[Chart, ...] = (
         form="percent",
     ),
     Chart(
-        "Mean reward, by function",
+        _REWARD,
         (
             Series("reward", "weighted sum"),
             Series("rewards/{name}/mean", "{name}"),
@@ -267,7 +270,8 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
     figures, shown = [], {name for known in _COVERED for name, _ in _matches(known, names)}
     if kind == "rl" and all(abs(record.get("loss", 0.0)) < ROUNDING for record in records):
         shown.add("loss")
-    for chart in CHARTS:
+    reward_first = any(name.endswith("/reward") for name in leading(names).values())
+    for chart in sorted(CHARTS, key=lambda chart: chart.title != _REWARD) if reward_first else CHARTS:
         if chart.kinds and kind not in chart.kinds:
             continue
         curves = []

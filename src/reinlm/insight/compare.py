@@ -14,18 +14,17 @@ from reinlm.errors import InputError, RunError, unknown
 from reinlm.insight.charts import find_chart
 from reinlm.insight.page import interval_text, is_fraction, number_text, percent, read_json, render
 from reinlm.insight.statistics import mean_interval
+from reinlm.program import command_line
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
-from reinlm.runs.metrics import METRICS_FILE, read_metrics
+from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
 
 PAGE_FILE = "compare.html"
 OF_ONE_RUN = ("seed", "seeds", "run", "resolved", "imports", "output", "tensorboard")
 """Keys in which the runs of a group may differ."""
 LONGEST_NAME = 60
 """Characters of a group's name; longer ones give way to the names of the folders."""
-TAIL = 10
-"""A metric of training is judged by the mean over its last 1/TAIL logged values."""
 SEEDS = "seeds"
 """The folder of a classical run with a run folder for each seed, named by it."""
 _JUDGED = ("/accuracy", "/loss", "/return", "/reward")
@@ -56,7 +55,7 @@ class ComparedRun:
         known = [r[metric] for r in self.records if metric in r and math.isfinite(r[metric])]
         if not known:
             return None
-        last = known[-1:] if metric.startswith("eval/") else known[-math.ceil(len(known) / TAIL) :]
+        _, last = ends(metric, known)
         return math.fsum(last) / len(last)
 
 
@@ -101,7 +100,7 @@ def compare_runs(folders: Sequence[str | Path], *, metrics: Sequence[str] = ()) 
     if len(found) < 2:
         raise InputError(
             f"compare needs at least two runs, and {found[0] if found else 'none'} is all that is given",
-            hint="give more run folders, or reinlm report for a single run",
+            hint=f"give more run folders; of a single run: {command_line('report', found[0] if found else 'runs/NAME')}",
         )
     return _compared([_read(folder) for folder in found], metrics, {})
 

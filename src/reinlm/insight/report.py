@@ -16,7 +16,7 @@ from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
-from reinlm.runs.metrics import METRICS_FILE, read_metrics
+from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
 
 REPORT_FILE = "report.html"
 
@@ -173,7 +173,7 @@ def _headline(
     if shared := [name for name in before if name in after]:
         return {"columns": sides, "rows": [_row(name, before[name], after[name]) for name in shared]}
     rows = _ends(stages)
-    return {"columns": ("first value", "last value"), "rows": rows} if rows else None
+    return {"columns": ("start", "end"), "rows": rows, "tail": TAIL} if rows else None
 
 
 def _side(summary: Mapping[str, Any], side: str) -> dict[str, dict[str, Any]]:
@@ -192,13 +192,13 @@ def _interval(low: float, high: float) -> str:
 
 
 def _ends(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """First and last value of the evaluations of every run, and of its reward, loss or return where it has fewer than two."""
+    """Start and result of the evaluations of every run, and of its reward, loss or return where it has fewer than two."""
     rows = []
     for stage in stages:
         values: dict[str, list[Mapping[str, Any]]] = {}
         for record in stage["records"]:
             for name, value in record.items():
-                if not math.isnan(value):
+                if math.isfinite(value):
                     values.setdefault(name, []).append(record)
         names = [name for name in values if name.startswith("eval/") and name.endswith(_HEADLINE)]
         if all(len(values[name]) < 2 for name in names):
@@ -206,16 +206,17 @@ def _ends(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         prefix = f"{stage['name']}: " if len(stages) > 1 else ""
         for name in names:
             if any(abs(record[name]) >= ROUNDING for record in values[name]) or name.startswith("eval/"):
-                rows.append(
-                    _row(prefix + name, *(_end_of(record, name) for record in (values[name][0], values[name][-1])))
-                )
+                rows.append(_row(prefix + name, *(_end_of(records, name) for records in ends(name, values[name]))))
     return rows
 
 
-def _end_of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    low, high = (record.get(f"{name}_{end}") for end in ("low", "high"))
-    around = _interval(low, high) if low is not None and high is not None else ""
-    return {"value": record[name], "around": around, "step": record["step"]}
+def _end_of(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """The mean over some steps, which are named; an interval where there is one step."""
+    first, last = records[0], records[-1]
+    low, high = (first.get(f"{name}_{end}") for end in ("low", "high"))
+    around = _interval(low, high) if low is not None and high is not None and len(records) == 1 else ""
+    step = f"step {first['step']:,}" if len(records) == 1 else f"steps {first['step']:,} to {last['step']:,}"
+    return {"value": math.fsum(record[name] for record in records) / len(records), "around": around, "step": step}
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,14 +145,14 @@ class Loop:
         if not self._started or self._ended or self.over:
             raise RuntimeError("step() comes after start(), while the loop is not over")
         with self._guarded():
-            step = min(self.done + self.settings.stride, self.active_run.total_steps)
-            metrics = self._train(step)
-            if self._evaluation_due(step):
+            before, stride = self.done, self.settings.stride
+            metrics = self._train(min(before - before % stride + stride, self.active_run.total_steps))
+            step = self.done
+            if self.over or _passed(self.settings.evaluate_every, before, step):
                 metrics |= self._try_to_evaluate(step)
             self.delivery.send(StepEnded(step, metrics))
             logged = self._conclude(step, metrics)
-            every = self.settings.save_every
-            due = self.over or self._interrupts.asked or bool(every and step % every == 0)
+            due = self.over or self._interrupts.asked or _passed(self.settings.save_every, before, step)
             if due or self._failed is not None:
                 self._save(step)
             self._raise_failure()
@@ -200,7 +200,7 @@ class Loop:
             self._latest = None
             self.delivery.send(StepStarted(step))
             result = self.active_run.step(step, StepContext(self._last_checkpoint, self._rollouts, self.delivery.send))
-        self.done = step
+        self.done = step if result.done is None else result.done
         self.stopped = result.stop
         metrics = dict(result.metrics)
         if self._checkpoint_seconds:
@@ -236,10 +236,6 @@ class Loop:
             kept = f"the first {steps} saved in {self._last_checkpoint}; go on with {self._how_to_resume()}"
             self._say(kept)
             error.add_note(kept)
-
-    def _evaluation_due(self, step: int) -> bool:
-        every = self.settings.evaluate_every
-        return self.over or bool(every and step % every == 0)
 
     def _try_to_evaluate(self, step: int) -> dict[str, float]:
         """Like `_evaluate`, but keeps an error until the step is saved."""
@@ -386,3 +382,8 @@ class Loop:
     def _how_to_resume(self) -> str:
         usual = (self.active_run.kind, "--resume", "--output", self.folder.path)
         return self.settings.resume_command or command_line(*usual)
+
+
+def _passed(every: int, before: int, now: int) -> bool:
+    """Whether a multiple of `every` lies in (before, now]; never for 0."""
+    return every > 0 and now // every > before // every

@@ -48,6 +48,8 @@ class StepReport:
     metrics: Mapping[str, float]
     stop: str | None = None
     """Why the run should stop; None to continue."""
+    done: int | None = None
+    """The step that was reached, where it may lie beyond the one asked for; None: that one."""
 
 
 class Run(Protocol):
@@ -71,7 +73,10 @@ class Run(Protocol):
         """Optimizer steps made so far; the weights change only when it does. None if they are not counted."""
 
     def step(self, step: int, context: StepContext) -> StepReport:
-        """Train up to this step (from 1); send `GroupScored`, `BatchPrepared` and `Updated` where they apply."""
+        """Train up to this step (from 1), or beyond it to the end of a batch.
+
+        Sends `GroupScored`, `BatchPrepared` and `Updated` where they apply.
+        """
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Metrics `eval/SET/…` and sample answers; both empty without an evaluation set."""

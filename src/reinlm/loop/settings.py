@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from reinlm.display import figure, html_table, svg_curve, text_table
-from reinlm.runs.metrics import read_metrics
+from reinlm.runs.metrics import ends, read_metrics
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class LoopSettings:
     higher_is_better: bool
     """True: early stopping and the best checkpoint use `eval/…/accuracy`; False: `eval/…/loss`."""
     stride: int = 1
-    """Steps per call of `Run.step`, and per line of metrics."""
+    """Steps per call of `Run.step`, and per line of metrics: at most, unless the run makes more of them at once."""
     evaluate_every: int = 0
     """Steps between evaluations; 0: only at the start and the end."""
     stop_at: float | None = None
@@ -79,7 +80,7 @@ class RunResult:
         return f"{self.summary['steps']} steps in {self.summary['train_seconds']:.3g} s, {self.summary['ended']}{why}"
 
     def _table(self) -> list[tuple[str, str, str]]:
-        """(metric, before, after) of the evaluations; without one, the first and the last reward or loss."""
+        """(metric, before, after) of the evaluations; without one, start and result of the reward or loss."""
         before, after = self.summary.get("before"), self.summary.get("after")
         shown = ("/accuracy", "/loss", "/reward", "/mean_length")
         if before and after:
@@ -87,7 +88,8 @@ class RunResult:
             return [(name, figure(name, before[name]), figure(name, after[name])) for name in names]
         rows = self.rows
         found = {name: [row[name] for row in rows if name in row] for name in ("reward", "return", "loss")}
-        return [(name, figure(name, v[0]), figure(name, v[-1])) for name, v in found.items() if v]
+        means = {name: [fmean(end) for end in ends(name, values)] for name, values in found.items() if values}
+        return [(name, figure(name, first), figure(name, last)) for name, (first, last) in means.items()]
 
     def _paths(self) -> list[tuple[str, Path]]:
         paths = [("model", self.folder / "checkpoints" / "last"), ("report", self.folder / "report.html")]

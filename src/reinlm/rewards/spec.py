@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from reinlm.aliases import alias_hint
 from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError, nearest
 from reinlm.importable import is_placeholder, written
@@ -200,6 +203,8 @@ def _find(
         if item.endswith(".py"):
             raise InputError(f"reward {item!r} names a file and no function in it", hint=f"write {item}:FUNCTION")
         if item not in PARTS["reward"]:
+            if (weighted := _meant(item)) is not None:
+                raise InputError(f"unknown reward {item!r}", hint=weighted)
             near = nearest(item, PARTS["reward"])
             did = f"did you mean {near!r}? " if near else ""
             hint = f"{did}{offered_rewards()}, or file.py:function, or package.module:function"
@@ -215,7 +220,7 @@ def _find(
         key = next(iter(options))
         raise InputError(
             f"reward {_name(item)!r}: unknown key {key!r}",
-            hint="a function of yours takes name, weight and label; values are for rewards with a name",
+            hint=_of_all(key) or "a function of yours takes name, weight and label; values are for rewards with a name",
         )
     return (_place(item), None) if isinstance(item, str) else (source_of(item), item)
 
@@ -227,8 +232,9 @@ def _part(name: str, options: Mapping[str, Any]) -> tuple[FunctionSource | None,
         build = builder("reward", config)
     except InputError as error:
         text = error.message.removeprefix(f"reward {name}: ")
-        written = f"write reward={{{name}: {{{_example(name)}}}}}" if not options and _example(name) else error.hint
-        raise InputError(f"reward {name!r}: {text}", hint=written) from error
+        written = f'write reward="{{{name}: {{{_example(name)}}}}}"' if not options and _example(name) else error.hint
+        misplaced = next((hint for key in options if f"unknown key {key!r}" in text and (hint := _of_all(key))), None)
+        raise InputError(f"reward {name!r}: {text}", hint=misplaced or written) from error
     source = source_of_part(name, options)
     if isinstance(config, Builtin):
         return source, config
@@ -239,13 +245,46 @@ def _place(text: str) -> FunctionSource:
     """`file.py:function` or `package.module:function`."""
     place, _, function = text.rpartition(":")
     if not place or not function.isidentifier():
-        raise InputError(f"reward {text!r} cannot be read", hint="write file.py:function or package.module:function")
+        hint = _meant(text) or "write file.py:function or package.module:function"
+        raise InputError(f"reward {text!r} cannot be read", hint=hint)
     if not place.endswith(".py"):
         return FunctionSource("module", place, function)
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"reward {text!r}: no such file: {place}", hint=f"looked for {path}")
     return FunctionSource("file", str(path), function)
+
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_WEIGHTED = re.compile(rf"(?P<name>.+?)\s*[:=*@, ]\s*(?P<weight>{_NUMBER})|(?P<before>{_NUMBER})\s*\*\s*(?P<of>.+)")
+"""How a weight is written beside a reward's name: `math:0.5`, `0.5*math`."""
+
+
+def _meant(text: str) -> str | None:
+    """A hint for a text that holds more than the name of a reward: its weight, several rewards, or a mapping; None otherwise."""
+    if text[:1] in ("{", "["):
+        return f"--reward takes a name or a place: write reward={shlex.quote(text)}"
+    found = _WEIGHTED.fullmatch(text)
+    if found is not None:
+        name, weight = found["name"] or found["of"], found["weight"] or found["before"]
+        if name.isidentifier() and name not in PARTS["reward"]:
+            name = f"FILE.py:{name}"
+        key = f"reward.functions.{_name(name)}.weight={weight}"
+        return (
+            f"a weight is a value of its own: --reward {name} {key}, or in a recipe {{name: {name}, weight: {weight}}}"
+        )
+    several = [name.strip() for name in text.split(",")]
+    if len(several) > 1 and all(name in PARTS["reward"] or ":" in name for name in several):
+        return f"write --reward {' --reward '.join(several)}, or reward='[{', '.join(several)}]'"
+    return None
+
+
+def _of_all(key: str) -> str | None:
+    """A hint for a key of the whole section that stands below one reward; None for any other."""
+    named = alias_hint([key], known=[f"reward.{name}" for name in RewardConfig.model_fields])
+    if named is None and key in RewardConfig.model_fields:
+        named = f"the key is reward.{key}"
+    return named and f"{named}; it holds for all rewards"
 
 
 def _name(item: Any) -> str:

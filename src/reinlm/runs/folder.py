@@ -89,7 +89,7 @@ class RunFolder:
                     f"{path} is not a run folder and not empty, so it is not overwritten",
                     hint="give another folder, or empty this one yourself",
                 )
-            if not overwrite:
+            if not overwrite and not _failed_at_once(path):
                 what = "run folder" if known else "folder"
                 hint = "give --resume to go on, --overwrite to start anew, or another folder"
                 raise InputError(f"{what} {path} exists", hint=hint if known else "give another folder")
@@ -118,7 +118,7 @@ class RunFolder:
             config: the resolved configuration as plain values (`model_dump(mode="json")`).
             command: what reproduces the run; a list of words is quoted for a shell.
             resume: go on in a folder of the same kind, schema version and configuration.
-            overwrite: remove an existing run folder first.
+            overwrite: remove an existing run folder first; one of a run that failed before its first step is replaced without.
             may_change: dotted keys, or prefixes of them, that may differ on resume, such as "run" or "steps"; "data.+" allows
                 further keys below "data".
             defaults: the configuration of a run that sets nothing: what holds on resume for keys that config.yaml lacks.
@@ -139,7 +139,7 @@ class RunFolder:
         try:
             # Another process may have made the folder between the first look and the lock.
             cls._check(path, *how)
-            if overwrite:
+            if not resume:
                 _empty(path)
             _write_run_files(path, kind, config, command, notes, sources or {}, resume=resume)
         except BaseException:
@@ -276,6 +276,24 @@ def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
 
 def _contents(path: Path) -> list[Path]:
     return [child for child in path.iterdir() if child.name != LOCK_FILE] if path.is_dir() else []
+
+
+_WRITTEN = frozenset({
+    RUN_FILE, CONFIG_FILE, CHECKPOINTS, "metrics.jsonl", "metrics_info.json", "tensorboard", "rollouts", "samples.json",
+    "summary.json", "report.html",
+})  # fmt: skip
+"""What a run writes into its folder."""
+
+
+def _failed_at_once(path: Path) -> bool:
+    """Whether a folder holds nothing but what a run wrote that failed before its first step."""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        failed = (summary["ended"], summary["steps"]) == ("failed", 0)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    made = (path / CHECKPOINTS).is_dir() and any((path / CHECKPOINTS).iterdir())
+    return failed and not made and all(child.name in _WRITTEN for child in _contents(path))
 
 
 def _empty(path: Path) -> None:

@@ -11,9 +11,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reinlm.errors import InputError
 from reinlm.runs.declarations import (
@@ -30,9 +30,47 @@ if TYPE_CHECKING:
 
     Number = float | Tensor
 
+Value = TypeVar("Value")
+
 METRICS_FILE = "metrics.jsonl"
 
+TAIL = 10
+"""A metric of training is judged by the mean over its last 1/TAIL logged values."""
+
 DECLARED = declare_metrics(Metric("time", "s since 1970", "when the step was logged"), section="progress")
+
+
+def ends(metric: str, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
+    """The values that a run began with, and those that are its result: their mean is the figure.
+
+    Of an evaluation the first and the last; of a metric of training 1/`TAIL` of the values at either end.
+
+    Example:
+        >>> ends("reward", range(20))
+        (range(0, 2), range(18, 20))
+        >>> ends("eval/test/reward", range(20))
+        (range(0, 1), range(19, 20))
+    """
+    count = 1 if metric.startswith("eval/") else math.ceil(len(values) / TAIL)
+    return values[:count], values[max(len(values) - count, 0) :]
+
+
+def leading(names: Iterable[str]) -> dict[str, str]:
+    """The main figure of each evaluation set: of its accuracy and its reward the one that is logged first.
+
+    Example:
+        >>> leading(["eval/test/reward", "eval/test/accuracy"])
+        {'test': 'eval/test/reward'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        known = _EVALUATED.match(name)
+        if known is not None and not known["set"].endswith("/rewards"):
+            found.setdefault(known["set"], name)
+    return found
+
+
+_EVALUATED = re.compile(r"eval/(?P<set>.+)/(accuracy|reward)$")
 
 
 class MetricSums:

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from reinlm.runs.metrics import leading
+
 SHOWN = {
     "loss": ("loss", "{:.3f}"),
     "reward": ("reward", "{:.3f}"),
@@ -73,14 +75,14 @@ class Progress:
         self.quiet = quiet
         self._bar: _Bar | None = None
         self._last_line = 0.0
-        self._accuracy, self._evaluated = "", 0
+        self._result, self._evaluated = "", 0
         self._total = 0
         self._first, self._started = 0, time.monotonic()
 
     @contextmanager
     def run(self, title: str, total: int, done: int) -> Iterator[None]:
         """Show steps `done` to `total` of a run."""
-        self._total, self._title, self._accuracy = total, title, ""
+        self._total, self._title, self._result = total, title, ""
         self._first, self._started = done, time.monotonic()
         if self.quiet or not self.console.is_terminal:
             yield
@@ -103,11 +105,9 @@ class Progress:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a finished step."""
-        evaluated = [
-            (n.removeprefix("eval/").removesuffix("/accuracy"), v) for n, v in metrics.items() if _is_accuracy(n)
-        ]
+        evaluated = leading(metrics)
         if evaluated:
-            self._accuracy = " ".join(f"{name} accuracy {value:.1%}" for name, value in evaluated)
+            self._result = " ".join(_result(name, metric, metrics[metric]) for name, metric in evaluated.items())
             self._evaluated = step
         figures = self._figures(metrics, step)
         if self._bar is not None:
@@ -136,7 +136,7 @@ class Progress:
             if name in metrics and not (name == HIDDEN_BESIDE_REWARD and "reward" in metrics)
         ]
         when = "" if self._evaluated == step else f" (step {self._evaluated})"
-        return "  ".join([*shown, f"{self._accuracy}{when}"] if self._accuracy else shown)
+        return "  ".join([*shown, f"{self._result}{when}"] if self._result else shown)
 
 
 def _duration(seconds: float) -> str:
@@ -146,5 +146,5 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _is_accuracy(name: str) -> bool:
-    return name.startswith("eval/") and name.endswith("/accuracy")
+def _result(name: str, metric: str, value: float) -> str:
+    return f"{name} accuracy {value:.1%}" if metric.endswith("/accuracy") else f"{name} reward {value:.3f}"

@@ -116,6 +116,7 @@ def evaluate_tasks(
     An answer is right where the first reward (the first reward function's, or without any the environment's) is more than
     `correct_above`. Where rewards come from the environment alone, a truncated episode without that reward is not right: left
     out, it would make a model that writes up to the limit look better. An episode that an error ended is in no figure.
+    The metrics begin with the accuracy, or with the mean reward where the first reward is not 0 or 1 throughout.
     The same seed and tag give the same answers from the same weights.
     """
     found = sample_groups(
@@ -124,7 +125,8 @@ def evaluate_tasks(
     names = reward_names(found.groups, rewards)
     own = rewards is None and not is_question(episodes.environment)
     correct = _verdicts(found.groups, names, correct_above, own)
-    metrics = {**accuracy_metrics(correct), **answer_metrics(found.groups, names)}
+    accuracy, answers = accuracy_metrics(correct), answer_metrics(found.groups, names)
+    metrics = {**accuracy, **answers} if _are_verdicts(found.groups, names) else {**answers, **accuracy}
     if missing := unrewarded(found.groups):
         metrics["unrewarded"] = float(sum(missing.values()))
     if errors := environment_errors(found.groups):
@@ -156,8 +158,14 @@ def _verdicts(
     return tuple(tuple(map(verdict, group.group.rollouts, group.events)) for group in groups)
 
 
+def _are_verdicts(groups: Sequence[ScoredGroup], names: Sequence[str]) -> bool:
+    """Whether the first reward of every answer that has it is 0 or 1."""
+    values = (unweighted(events, name) for group in groups for events in group.events for name in names[:1])
+    return all(value in (None, 0.0, 1.0) for value in values)
+
+
 def _notes(found: Sampled, own: bool) -> tuple[str, ...]:
-    notes = [f"reward {name}: {text}" for name, text in found.messages.items()]
+    notes = list(found.messages.values())
     if errors := environment_errors(found.groups):
         notes.append(f"{len(errors)} episodes ended by an error, the first: {errors[0]}")
     missing = unrewarded(found.groups)

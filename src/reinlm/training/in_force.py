@@ -12,6 +12,7 @@ from reinlm.config import Config, dump_yaml, redact
 from reinlm.importable import is_place, is_placeholder, load_imports, module_place
 from reinlm.objectives import CHOICES
 from reinlm.parts import PARTS
+from reinlm.recipe import Settings
 from reinlm.schedules import SCHEDULES
 from reinlm.sources import Key, annotate, find_source, leaves
 from reinlm.training.config import RLConfig
@@ -109,11 +110,17 @@ def value_sources(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> dict[K
     return found
 
 
-def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> str:
-    """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same."""
+def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str], nulls: Mapping[Key, str]) -> str:
+    """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same.
+
+    Args:
+        nulls: comments on what stands for settings that are null.
+    """
     tree = redact(tree)
     named = value_sources(tree, sources)
-    text = annotate(dump_yaml(tree), {path: named.get(path, "default") for path, _ in leaves(tree)})
+    comments = {path: named.get(path, "default") for path, _ in leaves(tree)}
+    comments |= {path: f"{comments[path]}; {text}" for path, text in nulls.items() if path in comments}
+    text = annotate(dump_yaml(tree), comments)
     return "".join(f"# {line}\n" for line in _evaluation_lines(sources, tree)) + text
 
 
@@ -127,15 +134,23 @@ def _evaluation_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> li
     return [f"evaluation on {len(given)} sets, each by its name: {named}"]
 
 
-def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
-    """The values that were given, one line for each recipe, the command line and Python."""
+def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any], before: Settings | None = None) -> list[str]:
+    """The values that were given, one line for each recipe, the command line and Python.
+
+    Args:
+        before: the settings of a run that is resumed; what did not change, nor what gave it, is of its config.yaml.
+    """
     by_origin: dict[str, list[str]] = {}
     tree = redact(tree)
     for path, source in sources.items():
         value = _at(tree, path)
         if value is _ABSENT or path[0] == "resolved" or (source == "Python" and path == ("run", "output")):
             continue
+        if path[0] == "algorithm" and source == _at(tree, ("algorithm", "base")):
+            continue  # of the algorithm that a resumed run names
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
+        if before is not None and before.sources.get(path) == source and _at(before, path) == value:
+            origin = "config.yaml of the run"
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
     for origin, given in by_origin.items():

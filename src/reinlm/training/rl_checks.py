@@ -8,7 +8,9 @@ from reinlm.composition.filters import SUM
 from reinlm.errors import InputError, unknown
 from reinlm.rewards.spec import read_spec
 from reinlm.rollouts import check_trainable
+from reinlm.sources import IN_FORCE, Key
 from reinlm.training.config import RLConfig
+from reinlm.training.critic import CriticConfig
 from reinlm.training.update import UpdateSettings
 
 SMALLEST_MINIBATCH = 8
@@ -38,6 +40,20 @@ def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
         critic_warmup=config.critic.warmup_steps if config.critic else 0,
         seed=config.seed,
     )
+
+
+def in_force(config: RLConfig, algorithm: Algorithm) -> dict[Key, str]:
+    """What stands for settings that are null in this run, by path: comments for config.yaml."""
+    updates = updates_per_batch(config, algorithm)
+    found: dict[Key, str] = {
+        ("training", name): f"{IN_FORCE}{getattr(updates, name)}"
+        for name in ("minibatches", "passes")
+        if getattr(config.training, name) is None
+    }
+    if config.critic is None:
+        own = f"backbone {CriticConfig().backbone}, the policy's optimizer without warm-up"
+        found["critic",] = f"{IN_FORCE}{own if algorithm.critic else f'none, as {algorithm.name} trains none'}"
+    return found
 
 
 def more_updates(groups: int) -> str:

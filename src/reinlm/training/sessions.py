@@ -20,7 +20,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, disable_dropout
 from reinlm.places import checkpoint_note
-from reinlm.recipe import is_model_placeholder
+from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
@@ -35,7 +35,7 @@ from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, more_updates, needs_reference, needs_rewards
+from reinlm.training.rl_checks import check_settings, in_force, more_updates, needs_reference, needs_rewards
 from reinlm.training.setup import (
     as_begun,
     autocast,
@@ -123,7 +123,7 @@ class Session(ABC):
         if model is None and is_model_placeholder(config.model.path):
             model = checkpoint_policy(self.path, config.model, self._why_start())
         inputs: Any = self._read()
-        for line in given_lines(sources or {}, tree):
+        for line in given_lines(sources or {}, tree, read_run(self.path) if resume else None):
             self.progress.say(line)
         if model is None and (note := checkpoint_note(config.model.path)):
             self.progress.say(note)
@@ -152,7 +152,7 @@ class Session(ABC):
         self._folder: dict[str, Any] = {
             "kind": self.kind,
             "config": tree | {"resolved": resolved | self._stated(prompts, load[0])},
-            "sources": value_sources(tree, sources or {}),
+            "sources": value_sources(tree, sources or {}) | self._in_force(),
             "defaults": dump_defaults(type(config)),
             "spelled_out": lambda saved: same_parts(spelled_out(saved), tree),
             "command": command,
@@ -169,6 +169,10 @@ class Session(ABC):
     def _why_start(self) -> str | None:
         """What needs the model as it was before training; None where nothing does."""
         return None
+
+    def _in_force(self) -> dict[Key, str]:
+        """What stands for settings that are null, by path: comments for config.yaml."""
+        return {}
 
     @abstractmethod
     def _read(self) -> SFTInputs | RLInputs:
@@ -398,6 +402,9 @@ class RLSession(Session):
         if self.config.reference is not None or not needs_reference(self.config, self.algorithm):
             return None
         return f"the KL of {self.algorithm.name} is measured from it as it was before training"
+
+    def _in_force(self) -> dict[Key, str]:
+        return in_force(self.config, self.algorithm)
 
     def _read(self) -> RLInputs:
         return RLInputs(self.config)

@@ -59,7 +59,10 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
     newest, _ = newest_checkpoint(path / CHECKPOINTS)
     done = load_step(newest) if newest is not None else 0
     old = read_recipe(path / "config.yaml")
-    changed = differences(same_parts(spelled_out(merge(dump_defaults(type(config)), old)), tree), redact(tree))
+    before = merge(dump_defaults(type(config)), old)
+    if before["training"].get("steps") is not None:
+        del before["training"]["epochs"]  # it has no effect beside steps, and `tree` does not have it
+    changed = differences(same_parts(spelled_out(before), tree), redact(tree))
     own = ("run", "resolved", "imports", "training.steps", "training.epochs")
     lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
     said = [f"resumed after step {done} with {line}" for line in lines]

@@ -171,10 +171,21 @@ class NetworkAgent(Selection):
     def batch(self, observation: Any) -> tuple[torch.Tensor, bool]:
         """A user's observation, or batch of them, as [batch, O], and whether it was a single one."""
         space = self.env.envs[0].unwrapped.observation_space
-        single = space.contains(observation) or np.shape(observation) == (space.shape or ())
-        rows = [observation] if single else list(observation)
-        flat = [np.asarray(spaces.flatten(space, row), dtype=np.float32) for row in rows]
-        found = np.stack(flat)
+        try:
+            if isinstance(space, spaces.Box) and isinstance(observation, list | tuple):
+                observation = np.asarray(observation, dtype=space.dtype)
+            shape = np.shape(observation)
+            single = space.contains(observation) or shape == (space.shape or ())
+            if space.shape and not single and len(shape) == len(space.shape) and isinstance(space, spaces.Box):
+                found = np.zeros((1, int(np.prod(shape))), dtype=np.float32)  # one observation of another size
+            else:
+                rows = [observation] if single else list(observation)
+                found = np.stack([np.asarray(spaces.flatten(space, row), dtype=np.float32) for row in rows])
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+            raise InputError(
+                f"{observation!r:.60} is no observation of {self.env_name}, nor several of them",
+                hint=f"its observations are {space}",
+            ) from None
         if found.shape[1] != self.inputs:
             raise InputError(f"an observation of {self.env_name} has {self.inputs} numbers, not {found.shape[1]}")
         return torch.from_numpy(found), single

@@ -115,9 +115,10 @@ class DQN(NetworkAgent):
         left = max(1.0 - self.share / settings.epsilon_share, 0.0)
         return float(settings.epsilon_end + (settings.epsilon_start - settings.epsilon_end) * left)
 
-    def finished(self) -> bool:
-        room = self.room()
-        return super().finished() or (room is not None and room < self.count)
+    @property
+    def batch_steps(self) -> int:
+        """A step of every environment."""
+        return int(self.count)
 
     def improve(self, sums: MetricSums) -> None:
         """`train_every` steps with ε-greedy actions, or as many as the budget has, and a round of updates."""
@@ -202,7 +203,7 @@ class DQN(NetworkAgent):
         return loss, values.detach().mean()
 
     @torch.no_grad()
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, deterministic: bool) -> Any:
         """The action of the highest value; or, not `deterministic`, ε-greedy as ε is now."""
         batch, single = self.batch(observation)
         actions = self.acting()["online"](batch).argmax(-1).numpy()

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from reinlm.classical.budget import Budget
+from reinlm.classical.budget import Budget, whole
 from reinlm.classical.deep.base import NetworkAgent, NetworkSettings
 from reinlm.classical.deep.networks import Actor, Critic, Distribution, Flat
 from reinlm.classical.deep.normalise import Observations, Rewards
@@ -122,17 +122,13 @@ class OnPolicy(NetworkAgent):
 
     def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         """Set the budget. Raises InputError for one that is smaller than a batch."""
-        if steps is not None and steps < self.batch_steps:
+        if steps is not None and whole("steps", steps) < self.batch_steps:
             raise InputError(
                 f"{self.name} learns from {self.batch_steps} steps at a time ({self.count} environments, "
                 f"{self.settings.rollout_steps} steps each), so {steps} steps teach it nothing",
                 hint="give more steps, or lower rollout_steps or environments",
             )
         return super().begin(steps, episodes=episodes)
-
-    def finished(self) -> bool:
-        room = self.room()
-        return super().finished() or (room is not None and room < self.batch_steps)
 
     # ------------------------------------------------------------------------------------------ collecting
 
@@ -222,7 +218,7 @@ class OnPolicy(NetworkAgent):
     # ------------------------------------------------------------------------------------------ acting
 
     @torch.no_grad()
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, deterministic: bool) -> Any:
         batch, single = self.batch(observation)
         acting = self.acting()
         if "observations" in acting:

@@ -83,8 +83,10 @@ class REINFORCE(OnPolicy):
     def begin(self, steps: float | None = None, *, episodes: float | None = None) -> Budget:
         return super(OnPolicy, self).begin(steps, episodes=episodes)
 
-    def finished(self) -> bool:
-        return super(OnPolicy, self).finished()
+    @property
+    def batch_steps(self) -> int:
+        """1: an episode has any number of steps, and the budget may cut it off."""
+        return 1
 
     def improve(self, sums: MetricSums) -> None:
         """One episode, and one update."""

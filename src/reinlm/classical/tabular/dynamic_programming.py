@@ -59,15 +59,11 @@ class Planner(TableAgent):
     def done(self) -> int:
         return int(self.converged)
 
-    def act(self, row: int) -> int:
-        """The first action of the policy found."""
-        return int(self.best[row].argmax())
-
-    def predict(self, observation: Any, deterministic: bool = True) -> int:
+    def act(self, observation: Any, deterministic: bool) -> int:
         """The first action of the policy found, or any of those that are equally good."""
-        row = self.encode(observation)
+        row = self.row_of(observation)
         if deterministic:
-            return self.act(row) + self.first_action
+            return int(self.best[row].argmax()) + self.first_action
         return int(self.rng.choice(self.actions, p=self.best[row].numpy())) + self.first_action
 
     def start_value(self) -> float:

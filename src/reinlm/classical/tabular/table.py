@@ -20,6 +20,7 @@ from reinlm.classical.tabular.exploration import (
     softmax_probabilities,
 )
 from reinlm.config import Config
+from reinlm.errors import InputError
 from reinlm.objectives import td_errors
 from reinlm.runs import MetricSums
 from reinlm.schedules import Schedule, scheduled
@@ -115,6 +116,18 @@ class TableAgent(Agent):
             row = row * size + int(part)
         return row
 
+    def row_of(self, observation: Any) -> int:
+        """The row of a user's observation. Raises InputError for one that the environment does not have."""
+        try:
+            row = self.encode(observation)
+        except (TypeError, ValueError):
+            row = -1
+        if not 0 <= row < self.states:
+            raise InputError(
+                f"{observation!r:.60} is no observation of {self.env_name}, whose observations are {self.env.observation_space}"
+            )
+        return row
+
     def reset(self) -> int:
         """Begin an episode; the row of its first state."""
         self.total, self.length = 0.0, 0
@@ -161,9 +174,9 @@ class TableAgent(Agent):
         """The greedy column of every row, the first of equals."""
         return [greedy(self.values(row)) for row in range(self.states)]
 
-    def predict(self, observation: Any, deterministic: bool = True) -> int:
+    def act(self, observation: Any, deterministic: bool) -> int:
         """The greedy action, the first of equals; or one drawn as exploration has it now."""
-        row = self.encode(observation)
+        row = self.row_of(observation)
         return Action((greedy(self.values(row)) if deterministic else self.explore(row)) + self.first_action)
 
     def state_dict(self) -> dict[str, Any]:

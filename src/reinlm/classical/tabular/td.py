@@ -71,9 +71,9 @@ class TD(TableAgent):
             np.searchsorted(self.followed[row].cumsum(), self.rng.random(), side="right").clip(max=self.actions - 1)
         )
 
-    def predict(self, observation: Any, deterministic: bool = True) -> int:
+    def act(self, observation: Any, deterministic: bool) -> int:
         """An action of the policy that is evaluated: its likeliest, or one drawn from it."""
-        row = self.encode(observation)
+        row = self.row_of(observation)
         return (int(self.followed[row].argmax()) if deterministic else self.explore(row)) + self.first_action
 
     def improve(self, sums: MetricSums) -> None:
