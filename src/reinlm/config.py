@@ -166,7 +166,7 @@ def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise _explain(kind, error) from error
+        raise explain(kind, error) from error
 
 
 def redact(tree: Any) -> Any:
@@ -212,7 +212,8 @@ def _nest(path: list[str], value: Any) -> dict[str, Any]:
     return value
 
 
-def _explain(kind: type[BaseModel], error: ValidationError) -> InputError:
+def explain(kind: type[BaseModel], error: ValidationError) -> InputError:
+    """The first of the complaints about a configuration, with key, value and hint."""
     # A misspelt key is often the reason why another one is missing: it comes first.
     first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,26 @@ from reinlm.classical import PPO, SARSA, QLearning, ValueIteration, evaluate, lo
 from reinlm.classical.run import ClassicalConfig, run_classical
 from reinlm.classical.stand_in import describe_space, read_space
 from reinlm.cli import main
-from reinlm.errors import InputError
+from reinlm.errors import InputError, RunError
 
 POLE, LAKE = "CartPole-v1", "FrozenLake-v1"
 SMALL: dict[str, Any] = {"environments": 1, "rollout_steps": 8, "hidden": ()}
+
+
+class Old(Counter):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(2, dtype=np.float32)
+
+
+BREAKS = """
+from classical_helpers import Counter
+
+class Breaks(Counter):
+    def step(self, action):
+        if self.clock == 2:
+            return 1 / 0
+        return super().step(action)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +98,37 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "a device": (lambda pole, lake: PPO.load("x", device="cuda"), "device='cuda' is not to be had"),
     "custom objects": (lambda pole, lake: PPO.load("x", custom_objects={"a": 1}), "load takes no custom_objects"),
     "system info": (lambda pole, lake: PPO.load("x", print_system_info=True), "load prints no system_info"),
+    "a budget that is text": (lambda pole, lake: pole.learn("1000"), "steps must be a whole number, not '1000'"),
+    "a log that is text": (lambda pole, lake: lake.learn(3000, log="x"), "log is a function of the metrics, not 'x'"),
+    "a clip of values": (lambda pole, lake: PPO(POLE, clip_range_vf=0.2), "write value_clip=0.2, which clips"),
+    "a policy of several inputs": (
+        lambda pole, lake: PPO("MultiInputPolicy", POLE, **SMALL),
+        "MultiInputPolicy reads observations of several parts, and those of CartPole-v1 are Box",
+    ),
+    "a misspelt setting of a run": (
+        lambda pole, lake: ClassicalConfig(algorithm="ppo", env=POLE, total_timesteps=9),
+        "unknown key 'total_timesteps' (Stable-Baselines3's total_timesteps is --steps)",
+    ),
+    "a class in a run's settings": (
+        lambda pole, lake: ClassicalConfig(algorithm="ppo", env=Counter, steps=9),
+        "env is the text that config.yaml holds, not Counter (a Gymnasium id, or",
+    ),
+    "an unknown algorithm of a run": (
+        lambda pole, lake: ClassicalConfig(algorithm="sac", env=POLE, steps=9),
+        "there is no algorithm 'sac' (use PPO for continuous actions)",
+    ),
+    "an output beside the settings": (
+        lambda pole, lake: run_classical(ClassicalConfig(algorithm="ppo", env=POLE, steps=9), output="x"),
+        "run_classical has no output (write ClassicalConfig(output=…))",
+    ),
+    "settings that are a mapping": (
+        lambda pole, lake: run_classical({"algorithm": "ppo"}),  # type: ignore[arg-type]
+        "run_classical takes a ClassicalConfig, not {'algorithm': 'ppo'}",
+    ),
+    "a reset of Gym": (
+        lambda pole, lake: PPO(Old, **SMALL),
+        "Old.reset must take seed and options (gymnasium.Env) (def reset(self, *, seed=None, options=None))",
+    ),
     "a setting of a stored agent": (
         lambda pole, lake: PPO.load("x", n_steps=64),
         "load takes no n_steps: an agent keeps the settings that it was saved with",
@@ -104,6 +152,10 @@ def test_what_means_the_same_is_taken(pole: PPO, lake: QLearning) -> None:
     mean, std = evaluate(lake, n_eval_episodes=3)
     found = evaluate(lake, episodes=3)
     assert (mean, std) == (found.mean_return, found.std_return)
+    assert (PPO(POLE, hidden=9).settings.hidden, PPO(POLE, net_arch=8).settings.hidden) == ((9,), (8,))
+    drawn = {QLearning(LAKE, seed=None, verbose=2).seed for _ in range(3)}
+    assert len(drawn) == 3
+    assert min(drawn) >= 0
     assert evaluate(lake, LAKE, 2, is_slippery=False).lengths  # an argument of the environment is still one
 
 
@@ -196,3 +248,59 @@ def test_a_run_folder_stands_for_its_agent(
         assert left.value.code == 2, err
         assert said in err
         assert len(err.splitlines()) == 2
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["classical", *words])
+    found = capsys.readouterr()
+    return int(left.value.code or 0), found.out, found.err
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "reinlm/MaximizationBias-v0"])
+def test_what_cannot_be_shown_is_refused_before_training(
+    env: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mode = "text" if env.startswith("Cart") else "video"
+    words = ["reinforce", "--env", env, "--episodes", "1", "--render", mode, "-o", str(tmp_path / "run")]
+    code, _, err = called(capsys, *words)
+    assert (code, len(err.splitlines())) == (2, 2)
+    assert f"{env} has no {mode}" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_the_environment_is_one_line_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "walk.py").write_text(BREAKS)
+    monkeypatch.chdir(tmp_path)
+    words = ["reinforce", "--env", "walk.py:Breaks", "--episodes", "3", "-q", "-o", "run"]
+    code, _, err = called(capsys, *words)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert re.match(r"error: environment walk.py:Breaks: ZeroDivisionError: division by zero \(.*walk.py:7\)$", err)
+    with pytest.raises(RunError) as raised:
+        main(["classical", *words, "--overwrite", "--debug"])
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_the_table_says_what_its_figures_are_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for seeds, episodes in (("1", "3"), ("2", "1e2")):
+        words = ["sarsa", "--env", "CliffWalking-v1", "--episodes", episodes, "--seeds", seeds, "--evaluate", "1", "-q"]
+        code, out, _ = called(capsys, *words, "-o", str(tmp_path / seeds))
+        assert code == 0
+        shown.append(out)
+    assert "online return, all episodes" in shown[0]
+    assert "std" not in shown[0]
+    assert "online return, last 100 episodes" in shown[1]
+    assert "std over seeds" in shown[1]
+
+
+@pytest.mark.parametrize("word", ["1.5", "many", "inf", "nan"])
+def test_a_budget_is_a_whole_number(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = called(capsys, "sarsa", "--env", "CliffWalking-v1", "--steps", word)
+    assert code == 2
+    assert err.startswith(f"error: --steps: '{word}' is not a valid integer (given: '{word}')\n")

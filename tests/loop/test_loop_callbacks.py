@@ -394,3 +394,30 @@ def test_an_error_of_the_run_itself_is_not_hidden_by_one_of_a_callback(tmp_path:
     with pytest.raises(OSError, match="gone away") as raised:
         loop(tmp_path / "run", FakeTask(3, fails_at=2), [Asks(lambda c: 1 / 0, "on_run_ended", step=1)]).run()
     assert any("callback Asks failed in on_run_ended" in note for note in raised.value.__notes__)
+
+
+# ------------------------------------------------------------------------------------------------ habits of Stable-Baselines3
+
+
+def test_a_handler_that_returns_false_ends_the_run_as_it_does_elsewhere(tmp_path: Path) -> None:
+    class Enough(Callback):
+        def on_step_ended(self, event: Any, control: Any) -> Any:
+            return event.step < 3
+
+        def on_saved(self, event: Any, control: Any) -> Any:
+            return False  # after the step: nothing can be asked for
+
+    result = loop(tmp_path / "run", FakeTask(6), [Enough()]).run()
+    assert [row["step"] for row in logged(tmp_path / "run")] == [1, 2, 3]
+    assert result.summary["stopped"] == "callback Enough returned False in on_step_ended"
+
+
+def test_a_method_of_stable_baselines_is_answered_with_the_handler(tmp_path: Path) -> None:
+    class Theirs(Callback):
+        def _on_step(self) -> bool:
+            return True
+
+    with pytest.raises(
+        reinlm.InputError, match=r"Stable-Baselines3's method _on_step.*write on_step_ended\(self, event, co"
+    ):
+        loop(tmp_path / "run", FakeTask(), [Theirs()])

@@ -16,7 +16,7 @@ from reinlm.errors import InputError
 from reinlm.rewards import build_rewards
 from tiny_runs import ROWS, tiny
 
-WEIGHT = "hint: write reward.functions.NAME.weight=0.5: "
+WEIGHT = "is reward.functions; each reward has its own weight: reward.functions.NAME.weight=0.5, or {name: NAME, weight: 0.5}"
 
 
 def explained(words: str, folder: Path, monkeypatch: Any, capsys: Any) -> Any:
@@ -42,8 +42,8 @@ def explained(words: str, folder: Path, monkeypatch: Any, capsys: Any) -> Any:
         ("reward.functions.math.timeout=5", "hint: timeout is reward.time_limit; it holds for all rewards"),
         ("reward.functions.math.retries=5", "hint: the key is reward.retries; it holds for all rewards"),
         ("reward='{name: rewards.py:f, on_error: skip}'", "hint: on_error is reward.on_reward_error; it holds for all"),
-        ("reward.weight=0.5", f"{WEIGHT}reward.weight is reward.functions; each reward has its own"),
-        ("--reward-weight 0.5", f"{WEIGHT}reward_weight is reward.functions; each reward has its own"),
+        ("reward.weight=0.5", f"reward.weight {WEIGHT}"),
+        ("--reward-weight 0.5", f"reward_weight {WEIGHT}"),
         ("data.weight=0.5", "hint: did you mean 'data.weights'?"),
         ("--reward math:.5", "--reward math reward.functions.math.weight=.5, or in a recipe {name: math, weight: .5}"),
         ("--reward 2*math", "--reward math reward.functions.math.weight=2, or in a recipe {name: math, weight: 2}"),

@@ -27,8 +27,6 @@ WRITE: Mapping[str, Mapping[str, str]] = {
     "padding_free": {"true": "training.packing=pack"},
     "use_peft": {"true": "model.lora.rank=16"},
     "use_cpu": {"true": "model.device=cpu"},
-    "reward.weight": {"*": "reward.functions.NAME.weight={}"},
-    "reward_weight": {"*": "reward.functions.NAME.weight={}"},
     "scale_rewards": {
         "true": "algorithm.advantage=group_standardize",
         "group": "algorithm.advantage=group_standardize",
@@ -56,7 +54,10 @@ OTHER: Mapping[str, Alias] = {
     "kl": Alias("algorithm.kl"),
     **dict.fromkeys(
         ("reward.weights", "reward.weight", "reward_weight"),
-        Alias("reward.functions", "each reward has its own weight: {name: NAME, weight: 0.5}"),
+        Alias(
+            "reward.functions",
+            "each reward has its own weight: reward.functions.NAME.weight=0.5, or {name: NAME, weight: 0.5}",
+        ),
     ),
     **dict.fromkeys(("max_retries", "num_retries"), Alias("reward.retries")),
     "timeout": Alias("reward.time_limit"),

@@ -60,9 +60,9 @@ class Agent(ABC):
     Args:
         env: a Gymnasium id, `file.py:CLASS`, a class or function that makes an environment, or one environment, which is
             then the only one, with as many steps in a batch. A policy's name may stand before it: PPO("MlpPolicy", env).
-        seed: of the environment, the exploration and the networks; at least 0.
+        seed: of the environment, the exploration and the networks; at least 0. None draws one, which `agent.seed` is then.
         env_arguments: what the environment is made with besides its id.
-        verbose: 1 prints a line of metrics about a hundred times in `learn`; 0 nothing.
+        verbose: 1 and 2 print a line of metrics about a hundred times in `learn`; 0 nothing.
         settings: fields of the class's `Settings`, by these names or those of Stable-Baselines3; others are refused.
 
     Raises:
@@ -77,16 +77,16 @@ class Agent(ABC):
     def __init__(
         self,
         *env: Any,
-        seed: int = 0,
+        seed: int | None = 0,
         env_arguments: Mapping[str, Any] | None = None,
         verbose: int = 0,
         **settings: Any,
     ) -> None:
-        self.seed = whole("seed", seed)
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else whole("seed", seed)
         if self.seed < 0:
             raise InputError(f"seed must be at least 0, not {seed}")
-        if verbose not in (0, 1):
-            raise InputError(f"verbose is 0 or 1, not {verbose!r}")
+        if verbose not in (0, 1, 2):
+            raise InputError(f"verbose is 0, 1 or 2, not {verbose!r}")
         self.env_like = environment_of(type(self), env, settings)
         self.env_name = name_of(self.env_like)
         self.env_arguments = dict(env_arguments or {})
@@ -132,6 +132,8 @@ class Agent(ABC):
             InputError: for no budget, two of them, or one that the algorithm has no use for.
         """
         check_learn(others)
+        if log is not None and not callable(log):
+            raise InputError(f"log is a function of the metrics, not {log!r:.60}", hint="learn(1000, log=print)")
         if steps is not None and total_timesteps is not None:
             raise InputError("steps and total_timesteps are the same; give one of them")
         budget = self.begin(total_timesteps if steps is None else steps, episodes=episodes)

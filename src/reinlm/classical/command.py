@@ -14,16 +14,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from reinlm.classical.agent import Agent
+from reinlm.classical.budget import RECENT
 from reinlm.classical.environments import arguments_of
 from reinlm.classical.pictures import picture
 from reinlm.classical.registry import catalogue, find
-from reinlm.classical.rendering import record_video, show_text
+from reinlm.classical.rendering import check_rendering, record_video, show_text
 from reinlm.classical.run import ClassicalConfig, ClassicalResult, run_classical
 from reinlm.classical.sb3 import settings_of
 from reinlm.classical.tabular.dynamic_programming import Planner
 from reinlm.classical.tabular.td import TD
 from reinlm.config import apply_overrides, build, dump_yaml, merge, read_recipe
-from reinlm.errors import InputError
+from reinlm.errors import InputError, ReinlmError
 from reinlm.keys import keys_of
 from reinlm.loop import Callback
 from reinlm.program import command_line
@@ -84,14 +85,20 @@ def run_command(
     if render not in (None, "text", "video"):
         raise InputError(f"--render is text or video, not {render!r}")
     config: ClassicalConfig = build(ClassicalConfig, _tree(given, words, resume))
+    if render is not None:
+        check_rendering(config.env, config.env_arguments, render)
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "command": command, "reports": reports}
     result = run_classical(config, progress=Progress(quiet=quiet), **options)
     agent = result.agents[0]
-    if render == "text":
-        show_text(agent, Console(stderr=as_json).out)
-    elif render == "video":
-        video = record_video(agent, result.folder)
-        Console(stderr=as_json).print(f"video   {video}", markup=False, highlight=False, soft_wrap=True)
+    try:
+        if render == "text":
+            show_text(agent, Console(stderr=as_json).out)
+        elif render == "video":
+            video = record_video(agent, result.folder)
+            Console(stderr=as_json).print(f"video   {video}", markup=False, highlight=False, soft_wrap=True)
+    except ReinlmError as error:
+        saved = f"the run is saved in {result.folder}"
+        raise type(error)(error.message, hint=f"{error.hint}; {saved}" if error.hint else saved) from error
     if not as_json:
         _show(result.summary, agent, result.folder)
     return result
@@ -180,21 +187,23 @@ def _values(agent: Agent, *, drawn: bool) -> list[str]:
 def _show(summary: Mapping[str, Any], agent: Agent, folder: Path) -> None:
     console = Console()
     title = f"{summary['algorithm']} in {summary['env']}: {summary['seeds']} seed{'s' if summary['seeds'] > 1 else ''}"
-    table = Table("", "mean", "std over seeds", title=title)
+    several = summary["seeds"] > 1
+    table = Table("", "mean", *(["std over seeds"] if several else []), title=title)
+    last = f"last {RECENT}" if min(run["episodes"] for run in summary["runs"]) >= RECENT else "all"
     for label, name, std in (
-        ("online return, last 100 episodes", "mean_return", "std_return"),
+        (f"online return, {last} episodes", "mean_return", "std_return"),
         ("greedy return", "greedy_return", "greedy_return_std"),
     ):
         if summary[name] is not None:
-            table.add_row(label, f"{summary[name]:.3f}", f"{summary[std]:.3f}")
-    table.add_row("steps of the environment", f"{summary['steps']:,}", "")
-    table.add_row("episodes", f"{summary['episodes']:,}", "")
-    table.add_row("seconds, all seeds", f"{summary['seconds']:.1f}", "")
+            table.add_row(label, f"{summary[name]:.3f}", *([f"{summary[std]:.3f}"] if several else []))
+    table.add_row("steps of the environment", f"{summary['steps']:,}")
+    table.add_row("episodes", f"{summary['episodes']:,}")
+    table.add_row("seconds, all seeds", f"{summary['seconds']:.1f}")
     console.print(table)
     drawn = picture(agent)
     if drawn is not None:
         console.print(drawn.text(), markup=False, highlight=False, soft_wrap=True)
     for line in _values(agent, drawn=drawn is not None):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    last = folder / "seeds" / str(agent.seed) / "checkpoints" / "last"
-    console.print(f"policy  {last}", markup=False, highlight=False, soft_wrap=True)
+    policy = folder / "seeds" / str(agent.seed) / "checkpoints" / "last"
+    console.print(f"policy  {policy}", markup=False, highlight=False, soft_wrap=True)

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from reinlm.classical import worlds
-from reinlm.errors import InputError, RunError
+from reinlm.errors import InputError, ReinlmError, RunError, error_line
 from reinlm.parts import load_imports
 
 EnvLike = str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
@@ -53,6 +53,19 @@ def make(env: EnvLike, **arguments: Any) -> gym.Env[Any, Any]:
     Raises InputError for an id that does not exist, naming its successor or the nearest name, for one whose dependencies
     are missing, and for arguments that it does not take.
     """
+    made = _made(env, arguments)
+    reset = made.unwrapped.reset
+    try:
+        inspect.signature(reset).bind(seed=0, options=None)
+    except TypeError:
+        raise InputError(
+            f"{type(made.unwrapped).__name__}.reset must take seed and options (gymnasium.Env)",
+            hint="def reset(self, *, seed=None, options=None)",
+        ) from None
+    return made
+
+
+def _made(env: EnvLike, arguments: dict[str, Any]) -> gym.Env[Any, Any]:
     if isinstance(env, gym.Env):
         if arguments:
             raise InputError(f"{name_of(env)} is made already and takes no arguments {sorted(arguments)}")
@@ -109,17 +122,41 @@ def _called(maker: Any, name: str, arguments: dict[str, Any]) -> gym.Env[Any, An
     return environment
 
 
+def _maker_of(env: EnvLike | None) -> Any:
+    """The class or function that makes an environment; of one that is made already its class."""
+    if isinstance(env, gym.Env):
+        return type(env.unwrapped)
+    if isinstance(env, str):
+        spec = gym.registry.get(env)
+        maker: Any = _placed(env) if spec is None else spec.entry_point
+        return load_env_creator(maker) if isinstance(maker, str) else maker
+    return env
+
+
 def arguments_of(env: EnvLike | None) -> Collection[str]:
     """Names of the arguments that an environment is made with; none for one that is made already or cannot be found."""
-    maker: Any = None if isinstance(env, gym.Env) else env
+    if isinstance(env, gym.Env):
+        return ()
     try:
-        if isinstance(env, str):
-            spec = gym.registry.get(env)
-            maker = _placed(env) if spec is None else spec.entry_point
-            maker = load_env_creator(maker) if isinstance(maker, str) else maker
-        return tuple(inspect.signature(maker).parameters)
+        return tuple(inspect.signature(_maker_of(env)).parameters)
     except (InputError, ImportError, AttributeError, TypeError, ValueError):
         return ()
+
+
+def blame(error: Exception, env: EnvLike) -> RunError | None:
+    """One line for an exception that code of the environment raised, with its file and line; None for any other.
+
+    Example: `walk.py:Walk` divides by zero in `step`:
+        RunError("environment walk.py:Walk: ZeroDivisionError: division by zero (walk.py:12)")
+    """
+    if isinstance(error, ReinlmError):
+        return None
+    try:
+        file = inspect.getfile(_maker_of(env))
+    except (InputError, ImportError, AttributeError, TypeError):
+        return None
+    line = error_line(error, file)
+    return RunError(f"environment {name_of(env)}: {line}") if line.endswith(")") and f"({file}:" in line else None
 
 
 def check_one(env: Any, name: str) -> None:

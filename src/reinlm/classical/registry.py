@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from reinlm.errors import find_name, unknown
+from reinlm.classical.sb3_names import NAMES
+from reinlm.errors import InputError, find_name, unknown
 
 if TYPE_CHECKING:
     from reinlm.classical.agent import Agent
@@ -120,6 +121,9 @@ def classical_name(name: str) -> str:
     _load()
     known = find_name(name, CLASSES)
     if known is None:
+        there = find_name(name, NAMES)
+        if there is not None:
+            raise InputError(f"there is no algorithm {name!r}", hint=f"use {NAMES[there]}")
         raise unknown("classical algorithm", name, CLASSES)
     return known
 

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 import reinlm.classical.metrics  # declares those of their own
 import reinlm.composition.metrics  # noqa: F401  # declares those of critics
 from reinlm.classical.agent import BLOCKS, Agent
+from reinlm.classical.environments import blame, name_of
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
 from reinlm.classical.registry import classical_name, find
 from reinlm.classical.sb3 import settings_of
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.classical.stored import STATE, read_description
-from reinlm.config import Config
+from reinlm.config import Config, explain
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
 from reinlm.loop.delivery import send_event
@@ -57,6 +58,22 @@ class ClassicalConfig(Config):
     """Of the algorithm; config.yaml holds all of them."""
     tensorboard: bool = False
     output: str | None = None
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise explain(type(self), error) from error
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _written_down(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return value
+        raise InputError(
+            f"env is the text that config.yaml holds, not {name_of(value) if callable(value) else repr(value):.60}",
+            hint='a Gymnasium id, or "file.py:CLASS" or "module:CLASS" for a class of your own',
+        )
 
     @field_validator("algorithm")
     @classmethod
@@ -134,12 +151,26 @@ def run_classical(
     progress: Progress | None = None,
     command: str = "",
     reports: Sequence[Callback] = (),
+    **others: Any,
 ) -> ClassicalResult:
     """Learn with every seed, and write the folder: `seeds/N/` with metrics and checkpoints of each, the mean curve, summary.json.
 
     `reports` get `RunEnded` when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
     anything is written.
     """
+    for name in others:
+        known = name in ClassicalConfig.model_fields
+        raise InputError(
+            f"run_classical has no {name}",
+            hint=f"write ClassicalConfig({name}=…)"
+            if known
+            else "it has resume, overwrite, progress, command and reports",
+        )
+    if not isinstance(config, ClassicalConfig):
+        raise InputError(
+            f"run_classical takes a ClassicalConfig, not {config!r:.60}",
+            hint='run_classical(ClassicalConfig(algorithm="ppo", env="CartPole-v1", steps=100_000))',
+        )
     progress = progress or Progress(quiet=True)
     path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
     config, goal = _resolved(_as_begun(config, path) if resume else config)  # every complaint comes before the folder
@@ -162,7 +193,10 @@ def run_classical(
         except BaseException as error:
             write_mean_curve(folder.path, curves, goal, _stride(goal))
             reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            send_event(reports, RunEnded(reason, 0, str(error), path), error)
+            blamed = blame(error, config.env) if isinstance(error, Exception) else None
+            send_event(reports, RunEnded(reason, 0, str(blamed or error), path), error)
+            if blamed is not None:
+                raise blamed from error
             raise
         write_mean_curve(folder.path, curves, goal, _stride(goal))
         agents = tuple(agent for agent, _ in results)

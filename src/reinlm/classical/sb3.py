@@ -125,7 +125,7 @@ def _ours(kind: type[Agent], name: str, value: Any, env: EnvLike | None) -> dict
         same, why = AS_IT_IS[name]
         if value == same:
             return {}
-        raise InputError(f"{name}={value!r} is not to be had: {why}")
+        raise InputError(f"{name}={value!r} is not to be had: {why.format(value)}")
     alias = SB3[name].classical if name in SB3 else None
     ours = next((one for one in (name, *SYMBOLS.get(name, ()), alias) if one in fields), name)
     if ours not in fields:
@@ -187,7 +187,7 @@ def _network(kind: type[Agent], value: Any) -> dict[str, Any]:
 
 
 def _hidden(kind: type[Agent], value: Any) -> dict[str, Any]:
-    layers = value
+    layers = (value,) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
         (layers,) = value
     if isinstance(layers, Mapping):
@@ -241,6 +241,7 @@ READERS: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
     "vf_coef": _value_coefficient,
     "policy_kwargs": _network,
     "net_arch": _hidden,
+    "hidden": _hidden,
     "train_freq": _train_freq,
     "gradient_steps": _gradient_steps,
     "device": _device,

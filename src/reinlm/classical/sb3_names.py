@@ -38,7 +38,10 @@ AS_IT_IS = {
     "use_rms_prop": (True, "a2c has RMSprop; actor_critic has Adam"),
     "rms_prop_eps": (1e-5, "a2c has RMSprop with epsilon 1e-5"),
     "tensorboard_log": (None, "reinlm classical --tensorboard, or ClassicalConfig(tensorboard=True), writes its files"),
-    "clip_range_vf": (None, "value_clip clips values as the paper's code does: the larger of both losses counts"),
+    "clip_range_vf": (
+        None,
+        "write value_clip={}, which clips as the paper's code does: the larger of both losses counts",
+    ),
     "_init_setup_model": (True, "an agent is made whole"),
 }
 """Arguments without a setting here: the value that describes what happens anyway, which is accepted, and why no other is."""

@@ -34,6 +34,7 @@ from reinlm.cli.options import (
     Seeds,
     Steps,
     Temperature,
+    whole_number,
 )
 from reinlm.cli.tables import print_evaluation, print_result
 from reinlm.cli.words import recipe_and_overrides
@@ -265,8 +266,13 @@ def classical(
     env: Annotated[
         str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1, or file.py:CLASS.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the environment for each seed.")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Or episodes for each seed.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of the environment for each seed.", parser=whole_number, metavar="<int>"),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option(help="Or episodes for each seed.", parser=whole_number, metavar="<int>")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first one [default: 0].")] = None,
     evaluate: Annotated[int | None, typer.Option(help="Greedy episodes after training [default: 100].")] = None,

@@ -27,7 +27,20 @@ Samples = Annotated[int | None, typer.Option(help="Answers to each prompt; eval 
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy [default: 1].")]
 MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens of an answer at most [default: 256].")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder [default: runs/KIND-TIME].")]
-Steps = Annotated[int | None, typer.Option(help="Training steps.")]
+
+
+def whole_number(text: str) -> int:
+    """A whole number, also as 1e4. Raises BadParameter for any other text."""
+    try:
+        number = float(text)
+        if number == int(number):
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise typer.BadParameter(f"{text!r} is not a valid integer.")
+
+
+Steps = Annotated[int | None, typer.Option(help="Training steps.", parser=whole_number, metavar="<int>")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an existing --output.")]

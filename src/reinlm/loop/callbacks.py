@@ -206,8 +206,24 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+_SB3 = {
+    "_on_step": "on_step_ended",
+    "_on_training_start": "on_run_started",
+    "_on_training_end": "on_run_ended",
+    "_on_rollout_start": "on_step_started",
+    "_on_rollout_end": "on_batch_prepared",
+}
+"""Methods of Stable-Baselines3's BaseCallback -> the handler here."""
+
+
 def _check_methods(callback: Callback) -> None:
     """Raise InputError for handlers that would never be called or cannot be called."""
+    theirs = next((method for method in _SB3 if hasattr(callback, method)), None)
+    if theirs is not None:
+        raise InputError(
+            f"callback {type(callback).__name__} has Stable-Baselines3's method {theirs}, which is never called",
+            hint=f"write {_SB3[theirs]}(self, event, control); control.stop(…) ends the run",
+        )
     given, name = {method for method in dir(callback) if method.startswith("on_")}, type(callback).__name__
     for method in sorted(given - HANDLERS.keys()):
         near = nearest(method, HANDLERS)

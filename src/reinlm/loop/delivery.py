@@ -29,7 +29,8 @@ class Delivery:
                 continue
             self.control._attend(callback.name, event.handler, event.asks)
             try:
-                getattr(callback, event.handler)(event, self.control)
+                if getattr(callback, event.handler)(event, self.control) is False and event.asks:
+                    self.control.stop(f"callback {type(callback).__name__} returned False in {event.handler}")
             except Exception as error:  # noqa: BLE001  users' code; the loop raises it once the step is saved
                 self._silent.add(id(callback))
                 self.fail(_failure(callback, event.handler, error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -74,6 +74,7 @@ class NetworkAgent(Selection):
         self.count = count
         self.action_space = self.env.single_action_space
         self._check_actions()
+        self._check_policy(given, settings)
         self.inputs = int(np.prod(self.env.single_observation_space.shape or ()))
         self.first_action = int(getattr(self.action_space, "start", 0))
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -96,6 +97,15 @@ class NetworkAgent(Selection):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name, for the saved state."""
         raise NotImplementedError
+
+    def _check_policy(self, given: Sequence[Any], settings: Mapping[str, Any]) -> None:
+        space = self.env.envs[0].unwrapped.observation_space
+        named = "MultiInputPolicy" in (settings.get("policy"), *(word for word in given if isinstance(word, str)))
+        if named and not isinstance(space, spaces.Dict | spaces.Tuple):
+            raise InputError(
+                f"MultiInputPolicy reads observations of several parts, and those of {self.env_name} are {space}",
+                hint=f'write {type(self).__name__}("MlpPolicy", env)',
+            )
 
     def _check_actions(self) -> None:
         space = self.action_space
