@@ -9,9 +9,10 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
+import coverage
 import jaxtyping
 import pytest
 import torch
@@ -62,6 +63,22 @@ def registers() -> Iterator[None]:
         table.update(kept)
     for name in [name for name in sys.modules if name.startswith(IMPORTED)]:
         del sys.modules[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Coverage is measured in tests that are not marked `no_cover`, and in the processes that they start."""
+    measured = coverage.Coverage.current()
+    if measured is None or item.get_closest_marker("no_cover") is None:
+        return (yield)
+    measured.stop()
+    of_processes = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    try:
+        return (yield)
+    finally:
+        if of_processes is not None:
+            os.environ["COVERAGE_PROCESS_CONFIG"] = of_processes
+        measured.start()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -30,6 +30,8 @@ from reinlm.classical import (
 from reinlm.classical.tabular.model import model_of
 from reinlm.classical.worlds import ShortCorridor
 
+pytestmark = pytest.mark.no_cover
+
 CLIFF: dict[str, Any] = {"discount": 1.0, "epsilon": 0.1}
 
 
