@@ -89,7 +89,8 @@ def test_a_verb_is_not_told_of_keys_that_it_does_not_have() -> None:
     with pytest.raises(InputError) as error:
         build(EvalConfig, {"model": "m", "data": "d", "reward": "math", "num_generations": 8})
     assert "group_size" not in str(error.value.hint)
-    assert key_hint(["n_steps"], verb="rl") is None
+    assert key_hint(["buffer_size"], verb="rl") is None
+    assert "rollout_steps" not in str(key_hint(["n_steps"], verb="rl"))
     assert alias_hint(["n_steps"], classical=True) == f"Stable-Baselines3's n_steps is {SB3['n_steps'].classical}"
 
 

@@ -75,15 +75,21 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        from reinlm.absent import trl_name
+        from reinlm.absent import name_instead
 
-        if (instead := trl_name(name)) is None:
+        if (instead := name_instead(name) or _of_control(name)) is None:
             raise AttributeError(f"module 'reinlm' has no attribute {name!r}")
         text = f"reinlm has no {name}: {instead}"
         # `from reinlm import NAME` replaces the text of an AttributeError; `hasattr` needs one
         imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
         raise ImportError(text, name="reinlm") if imported else AttributeError(text)
     return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def _of_control(name: str) -> str | None:
+    """What to use in place of a class of `reinlm.classical`; None for any other name."""
+    known = name[:1].isupper() and name in importlib.import_module("reinlm.classical").__all__
+    return f"use reinlm.classical.{name} for control, or reinlm.rl for a language model" if known else None
 
 
 def __dir__() -> list[str]:

@@ -48,14 +48,26 @@ TRL_NAMES: Mapping[str, str] = {
 """What one imports from TRL and transformers -> what to use; `{}` stands for the algorithm, `{keys}` for a command."""
 
 
-def trl_name(name: str) -> str | None:
-    """What to use in place of a class of TRL or transformers; None for any other name.
+SB3_NAMES: Mapping[str, str] = {
+    "BaseCallback": "use reinlm.Callback; a classical agent has learn(log=f), which calls f(metrics)",
+    "EvalCallback": "evaluation={{'every': 50}} of reinlm.rl, with eval_data; a classical agent has the settings eval_freq and "
+    "n_eval_episodes",
+    "CheckpointCallback": "run={{'save_every': 50}} of reinlm.rl; a classical run keeps its newest checkpoint",
+    "StopTrainingOnRewardThreshold": "use reinlm.EarlyStopping; learn(log=f) of a classical agent ends where f returns False",
+    "evaluate_policy": "use reinlm.evaluate, or reinlm.classical.evaluate for a classical agent",
+    "eval": "use reinlm.evaluate",
+}
+"""What one imports from Stable-Baselines3 and types out of habit -> what to use."""
+
+
+def name_instead(name: str) -> str | None:
+    """What to use in place of a class or function of TRL, transformers or Stable-Baselines3; None for any other name.
 
     Example:
-        >>> trl_name("GRPOTrainer")
+        >>> name_instead("GRPOTrainer")
         'use reinlm.rl, or reinlm.RLTrainer, with algorithm="grpo"'
     """
-    text = TRL_NAMES.get(name)
+    text = {**TRL_NAMES, **SB3_NAMES}.get(name)
     algorithm = name.removesuffix("Trainer").removesuffix("Config").lower()
     return None if text is None else text.format(algorithm, keys=command_line("keys", "NAME"))
 

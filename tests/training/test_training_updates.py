@@ -19,7 +19,7 @@ from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.sources import read_sources
 from reinlm.training.config import RLConfig
-from reinlm.training.rl_checks import check_settings, more_updates, updates_per_batch
+from reinlm.training.rl_checks import check_settings, more_updates, slow_rate, updates_per_batch
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
 PAPERS = {
@@ -183,6 +183,25 @@ def test_the_note_on_an_idle_gate_names_settings_that_make_more_updates(groups: 
         updates = updates_per_batch(config, resolve("grpo"))
         assert updates.passes * updates.minibatches > 1
         check_settings(config, resolve("grpo"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "parameters", "noted"),
+    [({}, 2_000_000, 1), ({}, 10_000_000, 0), ({"learning_rate": 1e-4}, 2_000_000, 0)],
+)
+def test_a_default_learning_rate_is_noted_for_a_small_model(
+    optimizer: dict[str, Any], parameters: int, noted: int
+) -> None:
+    config = build(RLConfig, {"model": "m", "data": "d", "reward": "math", "optimizer": optimizer})
+    notes = slow_rate(config, parameters)
+    assert len(notes) == noted
+    assert all("default, 1e-06, with which a model of 2,000,000 parameters" in note for note in notes)
+
+
+def test_the_note_on_a_default_learning_rate_stands_at_the_start_of_a_run(tmp_path: Path, capsys: Any) -> None:
+    with trainer(tmp_path / "run", quiet=False, optimizer={"learning_rate": 1e-6}) as made:
+        assert any("try optimizer.learning_rate=1e-3" in note for note in made.notes)
+    assert "try optimizer.learning_rate=1e-3" in said(capsys)
 
 
 def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from reinlm.aliases.alias import Alias, none_of
 
 SB3: Mapping[str, Alias] = {
-    "total_timesteps": Alias(None, classical="--steps"),
+    "total_timesteps": Alias("training.steps", "a step is a batch of answers", "--steps"),
     "n_envs": Alias(None, classical="environments"),
-    "n_steps": Alias(None, classical="rollout_steps"),
+    "n_steps": Alias(None, "an answer is an episode, and a step has rollout.batch_size of them", "rollout_steps"),
     "batch_size": Alias(None, classical="minibatch_size"),
     "n_epochs": Alias("training.passes", classical="epochs"),
     "gamma": Alias("algorithm.advantage.gae.gamma", classical="discount"),
@@ -20,7 +20,9 @@ SB3: Mapping[str, Alias] = {
     "ent_coef": Alias("algorithm.entropy.coefficient", classical="entropy_coefficient"),
     "vf_coef": Alias("algorithm.critic.coefficient", classical="value_coefficient"),
     "target_kl": Alias("training.target_kl", classical="target_kl"),
-    "policy_kwargs": Alias(None, classical="hidden"),
+    "policy_kwargs": Alias(None, "a language model has its shape already", "hidden"),
+    "eval_freq": Alias("evaluation.every", classical="eval_freq"),
+    "n_eval_episodes": Alias("evaluation.data", "each of its prompts is answered", "n_eval_episodes"),
     "net_arch": Alias(None, classical="hidden"),
     "buffer_size": Alias(None, classical="capacity"),
     "train_freq": Alias(None, classical="train_every"),

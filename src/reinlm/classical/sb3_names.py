@@ -96,6 +96,7 @@ NAMES = {
     "VecNormalize": "the settings normalize_observations and normalize_rewards",
     "Monitor": "agent.episodes, which has every return",
     "BaseCallback": "learn(log=f), which calls f(metrics)",
+    "CheckpointCallback": "agent.save(path), also within learn(log=f); a run of the command line keeps its newest checkpoint",
     "EvalCallback": "the settings eval_freq and n_eval_episodes",
     "SAC": "PPO for continuous actions",
     "TD3": "PPO for continuous actions",

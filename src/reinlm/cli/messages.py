@@ -102,6 +102,8 @@ def _unknown_option(option: str, value: str | None, verb: str | None, command: A
     hint = f"write {same}" if same else None
     if hint is None and verb in _WITH_KEYS:
         hint = _key_instead(plain, value, verb)
+    if hint is None and plain in ("deterministic", "greedy"):
+        hint = {"generate": "write --temperature 0", "eval": "write evaluation.temperature=0"}.get(verb)
     near = nearest(option, options)
     return message, hint or (f"did you mean {near}?" if near else f"known: {', '.join(options)}")
 
@@ -144,7 +146,7 @@ def _unknown_verb(name: str, words: Sequence[str], command: Any) -> tuple[str, s
     same = find_name(name, commands)
     if same:
         return message, f"did you mean {same!r}?"
-    return message, _as_algorithm(name) or _nearest_verb(name, commands)
+    return message, _as_algorithm(name, rest) or _nearest_verb(name, commands)
 
 
 def _nearest_verb(name: str, commands: Sequence[str]) -> str:
@@ -152,18 +154,18 @@ def _nearest_verb(name: str, commands: Sequence[str]) -> str:
     return f"did you mean {near!r}?" if near else f"known: {', '.join(commands)}"
 
 
-def _as_algorithm(name: str) -> str | None:
-    """A hint for the name of an algorithm in place of a verb."""
+def _as_algorithm(name: str, rest: Sequence[str] = ()) -> str | None:
+    """A hint for the name of an algorithm in place of a verb; `rest` are the other words, which may name an environment."""
     from reinlm.algorithms import ALGORITHMS
     from reinlm.classical.registry import CLASSES, catalogue, example
 
-    algorithm = find_name(name, ALGORITHMS)
-    if algorithm is not None:
+    algorithm, control = find_name(name, ALGORITHMS), bool({"--env", "-e"} & set(rest))
+    if algorithm is not None and not control:
         return f"an algorithm is an option: {command_line('rl', '--algorithm', algorithm)}"
     catalogue()
     classical = find_name(name, CLASSES)
     if classical is not None:
-        return f"it is a classical algorithm: {command_line('classical', classical, *example(classical))}"
+        return f"it is a classical algorithm: {command_line('classical', classical, *(rest if control else example(classical)))}"
     return None
 
 

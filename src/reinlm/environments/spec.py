@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ from reinlm.environments.question import Question
 from reinlm.errors import InputError
 from reinlm.importable import find, is_place
 from reinlm.parts import builder, part, read_part
+from reinlm.program import command_line
 
 
 @part("environment", "question")
@@ -38,6 +40,11 @@ def make_environment(spec: Any) -> MakeEnvironment:
         return _at_place(name, spec[name] or {})
     if callable(spec) and not isinstance(spec, Config):
         return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
+    if isinstance(spec, str) and re.search(r"-v\d+$", spec):
+        raise InputError(
+            f"{spec} is an environment for control, not for a language model",
+            hint=command_line("classical", "ppo", "--env", spec, "--steps", "100000"),
+        )
     return builder("environment", read_part("environment", spec))
 
 

@@ -282,7 +282,17 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
                     shown.update({name, *(bound.format(**parts) for bound in (series.low, series.high) if bound)})
         if curves:
             figures.append(_figure(chart, curves, metrics))
-    return figures + [_other(records, name, metrics) for name in names if name not in shown]
+    figures += [_other(records, name, metrics) for name in names if name not in shown]
+    return [_of_actions(figure) for figure in figures] if kind == "classical" else figures
+
+
+def _of_actions(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure of a classical run: it has actions in place of tokens."""
+    words = (("Tokens", "Actions"), ("tokens", "actions"), ("token", "action"))
+    changed = {key: value for key, value in figure.items() if isinstance(value, str)}
+    for before, after in words:
+        changed = {key: text.replace(before, after) for key, text in changed.items()}
+    return {**figure, **changed}
 
 
 def constants(figures: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:

@@ -62,6 +62,21 @@ def more_updates(groups: int) -> str:
     return "training.passes=2" if count is None else f"training.minibatches={count} (or training.passes=2)"
 
 
+SMALL = 10_000_000
+"""Parameters of a model for which the default learning rate is far too low."""
+
+
+def slow_rate(config: RLConfig, parameters: int) -> list[str]:
+    """A note where the learning rate is the default, which suits large models, and the model is small; none otherwise."""
+    if parameters >= SMALL or config.optimizer.changed("learning_rate"):
+        return []
+    rate = config.optimizer.learning_rate
+    return [
+        f"the learning rate is the default, {rate:g}, with which a model of {parameters:,} parameters hardly changes; try "
+        "optimizer.learning_rate=1e-3"
+    ]
+
+
 def check_settings(config: RLConfig, algorithm: Algorithm) -> None:
     """Refuse settings that contradict one another, before anything is loaded."""
     check_trainable(config.rollout)

@@ -35,7 +35,7 @@ from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, in_force, more_updates, needs_reference, needs_rewards
+from reinlm.training.rl_checks import check_settings, in_force, more_updates, needs_reference, needs_rewards, slow_rate
 from reinlm.training.setup import (
     as_begun,
     autocast,
@@ -58,6 +58,8 @@ _THERE = {
     "tokenizer": "the tokenizer is trainer.policy.tokenizer",
     "processing_class": "the tokenizer is trainer.policy.tokenizer",
     "add_callback": "give callbacks=[…] when the trainer is made",
+    "learn": "train() runs it to its end",
+    "predict": "reinlm.generate(trainer.policy, prompt=…) answers",
     "args": "the settings are trainer.config",
     "state": "step() returns the metrics of a step, and metrics.jsonl in trainer.path holds all of them",
 }
@@ -450,6 +452,7 @@ class RLSession(Session):
         )
         self.notes += [
             *self.algorithm.warnings,
+            *slow_rate(self.config, sum(weight.numel() for weight in self.policy.model.parameters())),
             *idle_choices(
                 self.algorithm,
                 count,
