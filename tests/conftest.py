@@ -9,13 +9,16 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
+import coverage
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+
+import shape_checks
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network: a name that is nowhere is refused without retries
 
@@ -25,7 +28,7 @@ SHAPES = ("Float", "Int", "Bool", "Shaped")
 if CHECK_SHAPES:
     for _name in SHAPES:  # the package imports them for type checkers alone
         setattr(builtins, _name, getattr(jaxtyping, _name))
-    with jaxtyping.install_import_hook("reinlm", "shape_checks.check"):
+    with shape_checks.install("reinlm"):
         import reinlm
 
         for _module in pkgutil.walk_packages(reinlm.__path__, "reinlm."):
@@ -60,6 +63,22 @@ def registers() -> Iterator[None]:
         table.update(kept)
     for name in [name for name in sys.modules if name.startswith(IMPORTED)]:
         del sys.modules[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Coverage is measured in tests that are not marked `no_cover`, and in the processes that they start."""
+    measured = coverage.Coverage.current()
+    if measured is None or item.get_closest_marker("no_cover") is None:
+        return (yield)
+    measured.stop()
+    of_processes = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    try:
+        return (yield)
+    finally:
+        if of_processes is not None:
+            os.environ["COVERAGE_PROCESS_CONFIG"] = of_processes
+        measured.start()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -17,6 +17,8 @@ from reinlm.errors import InputError
 from reinlm.keys import flag_hint, key_hint, keys_of
 from reinlm.training.config import EvalConfig, RLConfig
 
+pytestmark = pytest.mark.no_cover
+
 KEYS = [(library, name, alias) for library, table in ALIASES.items() for name, alias in table.items()]
 
 

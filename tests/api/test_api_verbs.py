@@ -19,6 +19,8 @@ from reinlm.models import character_tokenizer, tiny_model
 from reinlm.objectives import Clip, token_mean
 from reinlm.runs import read_metrics, without_clocks
 
+pytestmark = pytest.mark.no_cover
+
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
 EXAMPLES = [{"prompt": row["prompt"], "completion": row["answer"]} for row in ROWS]
 SMALL: dict[str, Any] = {

@@ -30,6 +30,8 @@ from reinlm.classical import (
 from reinlm.classical.tabular.model import model_of
 from reinlm.classical.worlds import ShortCorridor
 
+pytestmark = pytest.mark.no_cover
+
 CLIFF: dict[str, Any] = {"discount": 1.0, "epsilon": 0.1}
 
 
@@ -140,13 +142,12 @@ def test_reinforce_with_a_baseline_learns_the_mixture_of_the_short_corridor() ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "steps", "seeds"),
-    [(DQN, 100_000, 5), (A2C, 200_000, 10), (TRPO, 100_000, 10), (PPO, 100_000, 10), (PPOPenalty, 150_000, 10)],
+    ("kind", "steps"),
+    [(DQN, 100_000), (A2C, 200_000), (TRPO, 100_000), (PPO, 100_000), (PPOPenalty, 150_000)],
 )
-def test_cartpole_is_mastered_within_the_budget(kind: Any, steps: int, seeds: int) -> None:
-    """A seed of DQN takes ten times as long as one of the others."""
+def test_cartpole_is_mastered_within_the_budget(kind: Any, steps: int) -> None:
     found = []
-    for seed in range(seeds):
+    for seed in range(10):
         agent = kind("CartPole-v1", seed=seed).learn(steps)
         assert agent.steps <= steps
         found.append(evaluate(agent, episodes=100).mean_return)

@@ -16,6 +16,8 @@ from reinlm.classical.tabular.model import model_of
 from reinlm.classical.worlds import ShortCorridor
 from reinlm.errors import InputError
 
+pytestmark = pytest.mark.no_cover
+
 PLANNERS = [PolicyIteration, ValueIteration]
 
 

@@ -26,6 +26,8 @@ from reinlm.errors import InputError
 from reinlm.runs import MetricsLog, Progress, read_metrics, without_clocks
 from reinlm.runs.declarations import find_metric, read_metrics_info
 
+pytestmark = pytest.mark.no_cover
+
 FIELDS = {"algorithm", "env", "seeds", "mean_return", "std_return", "greedy_return", "steps", "episodes", "seconds"}
 
 

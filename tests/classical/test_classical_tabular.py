@@ -25,6 +25,8 @@ from reinlm.classical.tabular.exploration import (
 )
 from reinlm.errors import InputError
 
+pytestmark = pytest.mark.no_cover
+
 Q = np.array([[1.0, 2.0], [0.5, 1.5], [0.0, 0.0]])
 
 

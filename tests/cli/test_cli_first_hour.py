@@ -15,6 +15,8 @@ from reinlm.cli.words import recipe_and_overrides
 from reinlm.program import command_line
 from reinlm.quickstart import next_commands
 
+pytestmark = pytest.mark.no_cover
+
 THREADS = """import torch
 
 

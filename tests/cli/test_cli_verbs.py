@@ -19,6 +19,8 @@ import reinlm as library
 from reinlm.config import read_recipe
 from reinlm.runs import without_clocks
 
+pytestmark = pytest.mark.no_cover
+
 VERBS = ("quickstart", "create-model", "sft", "rl", "eval", "generate")
 
 

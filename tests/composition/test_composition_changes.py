@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,9 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reinlm.algorithms import ALGORITHMS, algorithm, algorithm_spec, merge_specs, resolve
-from reinlm.composition import Algorithm, SoftOverlong
+from reinlm.composition import Algorithm, SoftOverlong, compose
 from reinlm.errors import InputError
-from reinlm.objectives import GAE, KL, Clip, GroupCenter, Soft, Whitened, token_mean
+from reinlm.objectives import (
+    GAE,
+    KL,
+    Advantage,
+    Clip,
+    GroupCenter,
+    Masked,
+    Soft,
+    Truncated,
+    Whitened,
+    choice,
+    token_mean,
+)
 from reinlm.recipe import over, override
 from reinlm.sources import leaves
 
@@ -157,3 +169,66 @@ def test_weights_is_the_earlier_name_of_aggregation() -> None:
     assert tree["algorithm"] == {"base": "grpo", "aggregation": {"prompt_mean": {}}}
     with pytest.raises(InputError, match="weights and aggregation are one choice, given twice"):
         algorithm("grpo", weights="token_mean", aggregation="token_mean")
+
+
+def test_a_wrapper_inside_another_is_removed_and_the_outer_one_stays() -> None:
+    @choice("advantage", "twice")
+    @dataclass(frozen=True)
+    class Twice(Whitened):
+        def __call__(self, feedback: Any) -> Any:
+            return 2.0 * self.advantage(feedback)
+
+    made = algorithm("ppo", advantage=Twice(Whitened(GAE_OF_PPO)))
+    assert compose(made, {"advantage": {"whitened": None}}).advantage == Twice(GAE_OF_PPO)
+
+
+def test_several_names_in_one_mapping_are_a_list_of_choices() -> None:
+    changed = algorithm("grpo", corrections={"truncated": 3.0, "masked": {"high": 4.0}})
+    assert changed.corrections == (Truncated(cap=3.0), Masked(high=4.0))
+    for nothing in (None, 3):
+        with pytest.raises(InputError, match=r"^correction: cannot read "):
+            algorithm("grpo", corrections=[nothing])
+
+
+class Scale:
+    """A type of the user's own."""
+
+
+def test_values_of_a_users_own_type_and_of_types_that_are_there_for_checkers_alone_are_taken_as_they_are() -> None:
+    @choice("advantage", "scaled")
+    @dataclass(frozen=True)
+    class Scaled(Advantage):
+        scale: Scale
+        edges: tuple[float, ...] = ()
+
+        def __call__(self, feedback: Any) -> Any:
+            return feedback.effective_rewards
+
+    @choice("advantage", "unknown_type")
+    @dataclass(frozen=True)
+    class OfAnUnknownType(Advantage):
+        level: NoSuchType  # type: ignore[name-defined]  # noqa: F821
+
+        def __call__(self, feedback: Any) -> Any:
+            return feedback.effective_rewards
+
+    Scaled.__annotations__["scale"] = Scale
+    scale = Scale()
+    made = algorithm("grpo", advantage={"scaled": {"scale": scale, "edges": [0.5, 1]}}).advantage
+    assert made == Scaled(scale, (0.5, 1.0))
+    assert algorithm("grpo", advantage={"unknown_type": {"level": "any"}}).advantage == OfAnUnknownType("any")
+
+
+def test_specs_that_are_no_recipes_replace_and_the_same_name_changes_nothing() -> None:
+    made = algorithm("dapo")
+    assert merge_specs("dapo", made, "grpo") is made
+    assert merge_specs({"base": 3}, "dapo", "grpo") == "dapo"
+    assert merge_specs("dapo", "dapo", "grpo") == "dapo"
+    assert merge_specs({"base": "dapo", "kl": 0.1}, "DAPO", "grpo") == {"base": "dapo", "kl": 0.1}
+
+
+def test_a_choice_that_cannot_be_read_is_refused_unless_an_object_replaces_it() -> None:
+    unreadable = {"base": "dapo", "advantage": "nosuch"}
+    with pytest.raises(InputError, match="unknown advantage 'nosuch'"):
+        merge_specs(unreadable, {"advantage": "gae"}, "grpo")
+    assert resolve(merge_specs(unreadable, {"advantage": GroupCenter()}, "grpo")).advantage == GroupCenter()

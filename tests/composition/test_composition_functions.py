@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 
 from reinlm.algorithms import Algorithm, algorithm
-from reinlm.composition.functions import FunctionAdvantage, FunctionGate, as_gate
+from reinlm.composition.functions import FunctionAdvantage, FunctionGate, as_advantage, as_gate
+from reinlm.errors import InputError
 from reinlm.objectives import (
     Clip,
     Feedback,
@@ -120,3 +122,55 @@ def test_what_follows_the_protocol_stays_as_it_is_and_a_callable_object_may_name
     plain = loss(algorithm("grpo", kl=None, gate=surrogate))[0]
     assert loss(algorithm("grpo", kl=None, gate=Scaled(3.0)))[0] == pytest.approx(3.0 * plain)
     assert loss(algorithm("grpo", kl=None, gate=with_signals))[0] == pytest.approx(plain)
+
+
+def unreadable(a: Any, /) -> Any:
+    """A positional argument has no name to be called by."""
+    return a
+
+
+def refuses(ratio: Any, advantages: Any) -> Any:
+    raise InputError("the ratio is mine")
+
+
+def by_rank(rewards: Any, step: Any) -> Any:
+    return rewards * step
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gate": unreadable}, "gate unreadable has arguments without a name"),
+        ({"gate": refuses}, "the ratio is mine"),
+        ({"advantage": by_rank}, "advantage by_rank has an argument 'step'"),
+        ({"advantage": Whitened(3)}, "advantage: 3 is no advantage"),  # type: ignore[arg-type]
+        ({"advantage": Whitened(int)}, "advantage: int is no advantage"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_a_function_of_the_step_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        algorithm("grpo", **given)
+
+
+def test_only_a_function_that_takes_the_feedback_sees_step_rewards() -> None:
+    ends = torch.tensor([2, 3, 5, 9, 10])
+    steps = replace(FEEDBACK, step_rewards=torch.ones(5, dtype=torch.float64), step_tokens=ends)
+    with pytest.raises(InputError, match="advantage group_center compares outcome rewards, and there are step rewards"):
+        FunctionAdvantage(group_center)(steps)
+
+    def summed(feedback: Any) -> Any:
+        return torch.full([feedback.layout.tokens], float(feedback.effective_step_rewards.sum()))
+
+    made = algorithm("grpo", advantage=summed).advantage
+    assert made(steps).unique().tolist() == [0.0, 5.0]  # an episode without a reward has 0
+
+
+def test_an_object_that_says_what_it_needs_is_an_advantage_of_its_own() -> None:
+    @dataclass(frozen=True)
+    class Own:
+        needs: frozenset[str] = frozenset()
+
+        def __call__(self, feedback: Any) -> Any:
+            return torch.zeros(feedback.layout.tokens)
+
+    assert as_advantage(Own()) == Own()

@@ -33,6 +33,8 @@ from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_mo
 from reinlm.parts import IMPORTED
 from reinlm.program import command_line
 
+pytestmark = pytest.mark.no_cover
+
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"

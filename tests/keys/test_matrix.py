@@ -12,6 +12,8 @@ from matrix_data import fill
 from reinlm.key_reference import EFFECTS
 from reinlm.keys import Key
 
+pytestmark = pytest.mark.no_cover
+
 VERBS = ("rl", "sft", "eval", "generate", "create-model")
 
 

@@ -24,6 +24,8 @@ from reinlm.insight.tracker import ReportTracker
 from reinlm.loop import Callback, Interrupted, RunEnded, StepReport
 from reinlm.runs import load_state
 
+pytestmark = pytest.mark.no_cover
+
 
 class At(Callback):
     """Does something at the end of a step."""

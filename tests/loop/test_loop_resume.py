@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from reinlm.loop import EarlyStopping
 from reinlm.runs import load_state, read_metrics
 
+pytestmark = pytest.mark.no_cover
+
 VERBS: dict[str, Callable[..., Any]] = {"sft": sft, "rl": rl}
 STEPS = 14
 PRELOADED = [

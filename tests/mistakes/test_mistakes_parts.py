@@ -118,7 +118,7 @@ OTHERS: list[tuple[dict[str, Any], str, str]] = [
     ({"environment": {"mine.py:Game": {"trys": 3}}}, "missing a required argument: 'tries'", "{file.py:CLASS"),
     ({"environment": {"mine.py:Game": 3}}, "3 is no mapping of values", "{mine.py:Game: {key: value}}"),
     ({"rollout": {"engine": "mine.py:Game"}}, "Game is no configuration class", "derive from reinlm.config.Config"),
-    ({"reward": {"functions": "exact_match", "on_error": "skip"}}, "reward.on_error", "did you mean 'reward.on_reward_error'?"),
+    ({"reward": {"functions": "exact_match", "on_error": "skip"}}, "reward.on_error", "on_error is reward.on_reward_error"),
     ({"algorithm": {"updates": 4}}, "updates: cannot read 4", "{passes: 1, minibatches: 4}"),
     ({"algorithm": {"updates": {"pases": 4}}}, "unknown value of updates 'pases'", "did you mean 'passes'?"),
 ]  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_function_that_is_wrong_in_the_run_ends_it_with_its_name(function: Any
     [
         (["algorithm.gate=mine.py:soft_clp"], "did you mean 'soft_clip'?"),
         (["algorithm.advantage=mine.py:soft_clip"], "has an argument 'ratio', and there are rewards"),
-        (["reward.on_error=skip"], "did you mean 'reward.on_reward_error'?"),
+        (["reward.on_error=skip"], "on_error is reward.on_reward_error"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(

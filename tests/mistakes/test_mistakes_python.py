@@ -75,7 +75,11 @@ MODELS: dict[str, Mistake] = {
         "without a checkpoint: it failed: .*server is gone",
         "a run",
     ),
-    "a control task": (lambda b: b.ask("1+1=", b.folder / "control"), "which has no language model", "another run"),
+    "a control task": (
+        lambda b: b.ask("1+1=", b.folder / "control"),
+        "which is no language model",
+        r"reinlm\.classical\.evaluate",
+    ),
     "an empty folder": (lambda b: b.score(b.folder / "empty"), "has no (tokenizer|config.json)", "expected"),
     "a recipe": (lambda b: b.rl(b.folder / "recipe.yaml"), "is a recipe, not a model", "recipe="),
     "an adapter by name": (lambda b: b.rl(peft_config="lora"), "type str is no LoRA configuration", "'rank': 16"),

@@ -10,6 +10,8 @@ from rewards_support import make_group, values, write
 from reinlm.errors import RunError
 from reinlm.rewards import TrainerState, build_rewards
 
+pytestmark = pytest.mark.no_cover
+
 GROUPS = [make_group("a:1", ["x", "y"])]
 
 TOOLS = """

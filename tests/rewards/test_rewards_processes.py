@@ -16,6 +16,8 @@ from rewards_support import make_group, values, write
 from reinlm.errors import InputError, RunError
 from reinlm.rewards import TrainerState, build_rewards, calls
 
+pytestmark = pytest.mark.no_cover
+
 GROUPS = [make_group("a:1", ["x", "y"], column="c")]
 
 

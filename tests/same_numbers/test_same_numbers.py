@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from same_recipes import RECIPES, RECORDED, STEPS, metrics, weights
 
+pytestmark = pytest.mark.no_cover
+
 RELATIVE = 1e-5
 """Of a metric to its recorded value, and of a weight tensor's change to the tensor's norm."""
 ABSOLUTE = 1e-6

@@ -8,6 +8,8 @@ import cliff as study
 import pytest
 import torch
 
+pytestmark = pytest.mark.no_cover
+
 
 @pytest.fixture(scope="module")
 def runs():

@@ -12,6 +12,8 @@ from walks import walk
 
 from reinlm.classical import ValueIteration
 
+pytestmark = pytest.mark.no_cover
+
 BATCH = 60_000
 
 

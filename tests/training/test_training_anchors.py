@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM
 from reinlm.errors import InputError
 from tiny_runs import answers, change, descent, distributions, metrics, run_rl, saved, tiny, trainer, weights
 
+pytestmark = pytest.mark.no_cover
+
 RATE = 0.1
 ONE = {"training": {"steps": 1}, "run": {"rollouts_every": 1}}
 

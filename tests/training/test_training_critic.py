@@ -30,6 +30,8 @@ from reinlm.models import (
 )
 from reinlm.objectives import GAE
 
+pytestmark = pytest.mark.no_cover
+
 # ------------------------------------------------------------------------------------------------ critics
 
 

@@ -16,6 +16,8 @@ import reinlm
 from reinlm.runs import read_metrics
 from reinlm.runs.declarations import find_metric, read_metrics_info
 
+pytestmark = pytest.mark.no_cover
+
 ALWAYS = {"name": "regex", "pattern": ""}
 PROMPTS = [row["prompt"] for row in HELD_OUT]
 

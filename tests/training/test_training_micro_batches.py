@@ -19,6 +19,8 @@ from reinlm.objectives import Counts, Feedback
 from reinlm.records import NO_TURN, RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.training.preparation import Prepared
 
+pytestmark = pytest.mark.no_cover
+
 # How far each answer has moved, as log-ratios that stay clear of every clip bound: those of PPO lie at ±0.2 and 0.25, those
 # of GSPO at -3e-4 and 4e-4, those of GMPO at ±0.4.
 TOKENS, SEQUENCES = (0.02, 0.12, 0.5, 0.8), (5e-5, 2e-4, 1e-3, 1e-2)

@@ -19,6 +19,8 @@ from reinlm.objectives import CHOICES
 from reinlm.schedules import SCHEDULES
 from tiny_runs import ROWS, graded, local, metrics, saved, settings
 
+pytestmark = pytest.mark.no_cover
+
 MINE = """
 import functools
 from dataclasses import dataclass

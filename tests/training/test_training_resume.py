@@ -21,6 +21,8 @@ from training_helpers import EVEN, EXAMPLES, HELD_OUT, ROWS, jsonl, metrics, sav
 from reinlm.config import dump_yaml
 from reinlm.runs import read_metrics, without_clocks
 
+pytestmark = pytest.mark.no_cover
+
 Moment = Callable[[Path], bool]
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.no_cover
+
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
 

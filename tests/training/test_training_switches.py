@@ -44,6 +44,8 @@ from reinlm.rollouts import sample_groups
 from reinlm.runs import load_state
 from reinlm.training.staleness import oldest_version
 
+pytestmark = pytest.mark.no_cover
+
 PLAIN = {"kl": None}
 
 

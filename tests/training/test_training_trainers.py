@@ -18,6 +18,8 @@ from reinlm.errors import InputError
 from reinlm.training.config import RLConfig, SFTConfig
 from tiny_runs import EXAMPLES, ROWS, graded, metrics, run_rl, settings, tiny, trainer, weights
 
+pytestmark = pytest.mark.no_cover
+
 HELD_OUT = {"data": {"held_out": ROWS[:2]}, "max_new_tokens": 4}
 
 

@@ -37,7 +37,7 @@ def whole_number(text: str) -> int:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    raise typer.BadParameter(f"{text!r} is not a valid integer.")
+    raise typer.BadParameter("input should be a valid integer")
 
 
 Steps = Annotated[int | None, typer.Option(help="Training steps.", parser=whole_number, metavar="<int>")]
