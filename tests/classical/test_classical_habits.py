@@ -55,6 +55,14 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda pole, lake: QLearning(LAKE, map_name="8x8"),
         "map_name is an argument of FrozenLake-v1, not a setting of q_learning (write env_arguments={'map_name': '8x8'})",
     ),
+    "an argument that the environment does not have": (
+        lambda pole, lake: PPO(POLE, env_arguments={"colour": 3}),
+        "unexpected keyword argument 'colour' (its arguments are sutton_barto_reward, render_mode)",
+    ),
+    "an argument that a class does not have": (
+        lambda pole, lake: PPO(Counter, env_arguments={"colour": 3}),
+        "(its arguments are env_arguments={…}, or env.KEY=VALUE at the command line)",
+    ),
     "env_kwargs": (
         lambda pole, lake: QLearning(LAKE, env_kwargs={}),
         "env_kwargs is no setting of q_learning (write env_arguments={…}, or env.KEY=VALUE at the command line)",

@@ -85,7 +85,9 @@ def _made(env: EnvLike, arguments: dict[str, Any]) -> gym.Env[Any, Any]:
     except ImportError as error:
         raise InputError(f"environment {env!r} cannot be made: {error}") from None
     except TypeError as error:
-        raise InputError(f"environment {env!r} was not made: {error}", hint="see its documentation") from None
+        reason = str(error).partition(" was raised from the environment creator")[0]
+        known = ", ".join(arguments_of(env)) or "none"
+        raise InputError(f"environment {env!r} was not made: {reason}", hint=f"its arguments are {known}") from None
 
 
 def _placed(place: str) -> Any:
@@ -112,7 +114,8 @@ def _called(maker: Any, name: str, arguments: dict[str, Any]) -> gym.Env[Any, An
         inspect.signature(maker).bind(**arguments)
     except TypeError as error:
         raise InputError(
-            f"environment {name!r} was not made: {error}", hint="env_arguments holds its arguments"
+            f"environment {name!r} was not made: {error}",
+            hint="its arguments are env_arguments={…}, or env.KEY=VALUE at the command line",
         ) from None
     except ValueError:  # a builtin without a signature
         pass
