@@ -13,8 +13,8 @@ from reinlm.loop import RunResult
 from reinlm.models import Policy
 from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
 from reinlm.recipe import over, refuse_resolved
+from reinlm.training.base_session import Session
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
-from reinlm.training.sessions import Session
 
 _TRAINING = ("sft", "rl")
 KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
