@@ -211,7 +211,9 @@ def create_model(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in --output.")] = False,
     debug: Debug = False,
 ) -> None:
-    """A small model from scratch: random weights, and a tokenizer trained on the data that sft will imitate.
+    """A small model from scratch, with a tokenizer of its own.
+
+    The weights are random; the tokenizer is trained on the data that sft will imitate.
 
     \b
     reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512
