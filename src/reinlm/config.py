@@ -174,7 +174,7 @@ def build(kind: type[_ConfigT], tree: Mapping[str, Any]) -> _ConfigT:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise explain(kind, error) from error
+        raise validation_message(kind, error) from error
 
 
 def redact(tree: Any) -> Any:
@@ -220,7 +220,7 @@ def _nest(path: list[str], value: Any) -> dict[str, Any]:
     return value
 
 
-def explain(kind: type[BaseModel], error: ValidationError) -> InputError:
+def validation_message(kind: type[BaseModel], error: ValidationError) -> InputError:
     """The first of the complaints about a configuration, with key, value and hint."""
     # A misspelt key is often the reason why another one is missing: it comes first.
     first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from reinlm.algorithms import Algorithm, resolve
-from reinlm.api.arguments import KINDS, arguments, check_flags, given_keywords, objects, one_of, read_prompts, spread
+from reinlm.api.arguments import (
+    KINDS,
+    arguments,
+    check_flags,
+    expand_short_keywords,
+    given_keywords,
+    one_of,
+    read_prompts,
+    split_model_argument,
+)
 from reinlm.api.keywords import RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
@@ -21,7 +30,7 @@ from reinlm.errors import InputError, unknown
 from reinlm.grid import PlannedRun, plan, run_queue
 from reinlm.loop import RunResult
 from reinlm.recipe import over, read
-from reinlm.runs.progress import Progress, hushed
+from reinlm.runs.progress import Progress, silenced
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.in_force import explanation, settings_tree
@@ -54,7 +63,7 @@ class SFTTrainer(SFTSession):
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
         loaded, sections, options = arguments(self.kind, model, data, keywords)
-        with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
             super().__init__(
                 configuration(SFTConfig, tree, loaded, resume=options.get("resume")),
                 model=loaded,
@@ -90,7 +99,7 @@ class RLTrainer(RLSession):
         composed = given if isinstance(given, Algorithm) else None
         if composed is not None:
             del sections["algorithm"]
-        with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
             if composed is not None:
                 tree = composed_over(tree, composed)
             config = configuration(RLConfig, tree, loaded, resume=options.get("resume"))
@@ -255,10 +264,10 @@ def evaluate(
         overwrite: replace `output` where it exists.
     """
     check_flags(overwrite=overwrite, quiet=quiet)
-    sections = spread("eval", given_keywords("eval", sections))
-    loaded, sections = objects(model, data, sections.pop("output", None), sections, trains=False)
+    sections = expand_short_keywords("eval", given_keywords("eval", sections))
+    loaded, sections = split_model_argument(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
-    with hushed(quiet=quiet):
+    with silenced(quiet=quiet):
         config = configuration(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
         return run_evaluation(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
 
@@ -281,12 +290,12 @@ def generate(
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
     check_flags(quiet=quiet)
-    sections = spread("generate", given_keywords("generate", sections))
+    sections = expand_short_keywords("generate", given_keywords("generate", sections))
     prompts = one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
-    loaded, sections = objects(model, None, None, sections, trains=False)
+    loaded, sections = split_model_argument(model, None, None, sections, trains=False)
     if prompts is not None:
         sections["prompts"] = read_prompts(prompts)
-    with hushed(quiet=quiet):
+    with silenced(quiet=quiet):
         config = configuration(GenerateConfig, over(read(recipe), sections), loaded)
         return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
 
@@ -340,5 +349,5 @@ def create_model(
         sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
     """
     check_flags(overwrite=overwrite)
-    _, sections = objects(None, data, output, sections, trains=False)
+    _, sections = split_model_argument(None, data, output, sections, trains=False)
     return run_create(configuration(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)

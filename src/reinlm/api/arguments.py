@@ -44,7 +44,7 @@ def _has_role(value: Any) -> bool:
     return isinstance(value, Mapping) and "role" in value
 
 
-def objects(
+def split_model_argument(
     model: Any, data: Any, output: Any, sections: Mapping[str, Any], *, trains: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Put the common arguments into their sections; of a loaded model the configuration holds only the name.
@@ -101,7 +101,7 @@ _SAMPLING = {
 """Keyword of other libraries' sampling -> the keyword of `evaluate` and `generate`."""
 
 
-def spread(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def expand_short_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords with those of `SHORT` at the keys that they stand for.
 
     Raises InputError where a value is given by both names.
@@ -169,6 +169,8 @@ def arguments(
     """Split arguments into a loaded model or None, the sections of the configuration, and all other keywords."""
     options = {name: keywords[name] for name in _OPTIONS if keywords.get(name) is not None}
     check_flags(**{name: options[name] for name in _FLAGS if name in options})
-    given = spread(verb, given_keywords(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS}))
-    loaded, sections = objects(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
+    given = expand_short_keywords(
+        verb, given_keywords(verb, {n: value for n, value in keywords.items() if n not in _OPTIONS})
+    )
+    loaded, sections = split_model_argument(model, data, given.pop("output", None), given, trains=verb in _TRAINING)
     return loaded, sections, options

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from reinlm.classical.environments import name_of
 from reinlm.classical.registry import classical_name, find
-from reinlm.config import Config, explain
+from reinlm.config import Config, validation_message
 from reinlm.errors import InputError
 
 
@@ -40,7 +40,7 @@ class ClassicalConfig(Config):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise explain(type(self), error) from error
+            raise validation_message(type(self), error) from error
 
     @field_validator("env", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ import typer
 
 from reinlm.cli import commands, compare, completion, look_up  # noqa: F401  they register their commands
 from reinlm.cli.app import Stopped, app
-from reinlm.cli.messages import UsageError, complain, explain
+from reinlm.cli.messages import UsageError, print_error, usage_message
 from reinlm.cli.words import check_words
 from reinlm.errors import ReinlmError
 from reinlm.program import command_line
@@ -35,17 +35,17 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.Exit as error:
         _leave(error.exit_code)
     except UsageError as error:
-        complain(*explain(error, words, command))
+        print_error(*usage_message(error, words, command))
         _leave(2)
     except ReinlmError as error:
         if debug:
             raise
-        complain(error.message, error.hint)
+        print_error(error.message, error.hint)
         _leave(2)
     except Stopped as error:
         if debug:
             raise
-        complain(str(error), None, label="")
+        print_error(str(error), None, label="")
         _leave(error.code)
     except BrokenPipeError:  # the reader of a pipe, such as head, has enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it as it ends

@@ -13,7 +13,7 @@ import typer
 import reinlm
 from reinlm.cli.app import command, one_thread
 from reinlm.cli.compare import print_comparison
-from reinlm.cli.messages import complain
+from reinlm.cli.messages import print_error
 from reinlm.cli.options import (
     Arguments,
     AsJson,
@@ -153,7 +153,7 @@ def evaluate(
     one_thread()
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
-        complain(note, None, "note: ")
+        print_error(note, None, "note: ")
     if as_json:
         typer.echo(json.dumps(result.metrics))
     else:
@@ -199,7 +199,7 @@ def generate(
             else:
                 typer.echo(completion)
                 if failed:
-                    complain(f"this episode ended by an error: {end}", None, "note: ")
+                    print_error(f"this episode ended by an error: {end}", None, "note: ")
 
 
 @command("create-model")

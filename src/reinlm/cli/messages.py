@@ -38,7 +38,7 @@ _OTHER_VERBS = {
 """What other programs call a verb -> what it is here."""
 
 
-def explain(error: Exception, words: Sequence[str], command: Any) -> tuple[str, str | None]:
+def usage_message(error: Exception, words: Sequence[str], command: Any) -> tuple[str, str | None]:
     """(message, hint) for an error of the parser.
 
     Args:
@@ -180,7 +180,7 @@ def refuse_classical(name: str) -> None:
         raise InputError(f"{name!r} is no algorithm of rl", hint=hint)
 
 
-def complain(message: str, hint: str | None, label: str = "error: ") -> None:
+def print_error(message: str, hint: str | None, label: str = "error: ") -> None:
     """Print one line, and the hint on another, on standard error."""
     sys.stdout.flush()
     print(f"{label}{message}", file=sys.stderr)

@@ -12,12 +12,11 @@ import numpy as np
 from reinlm.data.batching import Plan, TokenIds, usable
 from reinlm.data.columns import content_column, messages_column, text_column
 from reinlm.data.config import DataConfig
-from reinlm.data.loading import Found, drop_long, find_rows
-from reinlm.data.prompts import settle
-from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
+from reinlm.data.loading import Found, drop_long
+from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer
 from reinlm.data.rows import BadRow, Row
 from reinlm.data.sources import source_name
-from reinlm.data.tasks import PromptShaper
+from reinlm.data.tasks import PromptShaper, prepare_rows
 from reinlm.errors import InputError
 from reinlm.records import Array, Message
 
@@ -145,13 +144,8 @@ def load_examples(
     Raises:
         InputError: data, columns, rows or options that cannot be used, or examples over the limit, as `config` says.
     """
-    source = source_name(config.path)
-    found = find_rows(config, "example") if found is None else found
-    config = settle(config, found, tokenizer).config
-    shaper = PromptShaper(config)
-    rows, names, bad_rows = found.rows, found.names, found.bad_rows
-    shaper.check_columns({name for row in rows for name in row.columns}, source)
-    renderer = build_renderer(config, tokenizer)
+    rows, names, bad_rows, shaper, renderer = prepare_rows(config, "example", tokenizer, found)
+    config, source = shaper.config, source_name(config.path)
     plans = (_examples_plan(row, names, shaper, renderer) for row in rows)
     examples = _columns(usable(rows, plans, renderer.encode, bad_rows))
     bad_rows.require_some(examples, source)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from reinlm.data.batching import Plan, usable
-from reinlm.data.columns import Template, content_column, messages_column, require_column
+from reinlm.data.columns import Kind, Template, content_column, messages_column, require_column
 from reinlm.data.config import DataConfig
 from reinlm.data.loading import Found, drop_long, find_rows
 from reinlm.data.prompts import settle
 from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer, build_renderer
-from reinlm.data.rows import BadRow, Loaded, Row
+from reinlm.data.rows import BadRow, BadRows, Loaded, Row
 from reinlm.data.sources import source_name
 from reinlm.errors import InputError
 from reinlm.records import Content, Message, Task
@@ -41,13 +42,8 @@ def load_tasks(
     Raises:
         InputError: data, columns, rows or options that cannot be used, or prompts over the limit, as `config` says.
     """
-    source = source_name(config.path)
-    found = find_rows(config, "prompt") if found is None else found
-    config = settle(config, found, tokenizer).config
-    shaper = PromptShaper(config)
-    rows, names, bad_rows = found.rows, found.names, found.bad_rows
-    shaper.check_columns({name for row in rows for name in row.columns}, source)
-    renderer = build_renderer(config, tokenizer)
+    rows, names, bad_rows, shaper, renderer = prepare_rows(config, "prompt", tokenizer, found)
+    config, source = shaper.config, source_name(config.path)
     plans = (_task_plan(row, names[0], shaper, renderer) for row in rows)
     tasks: list[Task] = []
     lengths: list[int] = []
@@ -63,6 +59,35 @@ def load_tasks(
             skipped[f"longer than {max_prompt_tokens} tokens"] = len(tasks) - len(kept)
         tasks = [tasks[index] for index in kept]
     return Loaded(tuple(tasks), skipped)
+
+
+class Prepared(NamedTuple):
+    """The rows of a data set with what turns them into tokens."""
+
+    rows: Sequence[Row]
+    names: tuple[str, ...]
+    """The columns that serve the kind of row."""
+    bad_rows: BadRows
+    shaper: PromptShaper
+    """Of the settled configuration: `shaper.config`."""
+    renderer: Renderer
+
+
+def prepare_rows(
+    config: DataConfig, kind: Kind, tokenizer: PreTrainedTokenizerBase | Renderer, found: Found | None = None
+) -> Prepared:
+    """Read the rows of a data set, settle its options by them, and check the options' columns.
+
+    Args:
+        found: the rows, where they were read before.
+
+    Raises:
+        InputError: data, columns, rows or options that cannot be used, as `config` says.
+    """
+    found = find_rows(config, kind) if found is None else found
+    shaper = PromptShaper(settle(config, found, tokenizer).config)
+    shaper.check_columns({name for row in found.rows for name in row.columns}, source_name(config.path))
+    return Prepared(found.rows, found.names, found.bad_rows, shaper, build_renderer(shaper.config, tokenizer))
 
 
 class PromptShaper:

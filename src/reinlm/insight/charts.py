@@ -295,7 +295,7 @@ def _of_actions(figure: Mapping[str, Any]) -> dict[str, Any]:
     return {**figure, **changed}
 
 
-def constants(figures: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
+def split_constant_charts(figures: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
     """The figures with something to draw, and rows of title, label, value, unit for those that are constant throughout."""
     drawn, rows = [], []
     for chart in figures:
@@ -329,9 +329,9 @@ def _figure(
         "title": chart.title,
         "unit": info.unit if chart.unit is None else chart.unit,
         "meaning": _sentence(info.meaning) if chart.meaning is None else chart.meaning,
-        "healthy": _ended(info.healthy) if chart.healthy is None else chart.healthy,
+        "healthy": _with_full_stop(info.healthy) if chart.healthy is None else chart.healthy,
         "criterion": _criterion(curves, percent=chart.form == "percent"),
-        "unhealthy": _ended(info.bad) if chart.healthy is None else "",
+        "unhealthy": _with_full_stop(info.bad) if chart.healthy is None else "",
         "form": chart.form,
         "smoothing": sorted({curve["window"] for curve in curves if "window" in curve}),
         "curves": curves,
@@ -353,10 +353,10 @@ def _criterion(curves: Sequence[Mapping[str, Any]], *, percent: bool) -> str:
 
 
 def _sentence(text: str) -> str:
-    return _ended(text[:1].upper() + text[1:])
+    return _with_full_stop(text[:1].upper() + text[1:])
 
 
-def _ended(text: str) -> str:
+def _with_full_stop(text: str) -> str:
     return f"{text}." if text else ""
 
 

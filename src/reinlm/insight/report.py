@@ -10,7 +10,7 @@ from typing import Any
 
 from reinlm.config import parse_yaml
 from reinlm.errors import InputError
-from reinlm.insight.charts import ROUNDING, charts, constants
+from reinlm.insight.charts import ROUNDING, charts, split_constant_charts
 from reinlm.insight.page import is_fraction, is_number, number_text, percent, read_json, render
 from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
@@ -115,7 +115,9 @@ def _read_stage(path: Path, name: str, metrics: Mapping[str, Metric] | None) -> 
     records = read_metrics(path / METRICS_FILE) if (path / METRICS_FILE).is_file() else []
     config = path / CONFIG_FILE
     text = config.read_text(encoding="utf-8") if config.is_file() else ""
-    drawn, constant = constants(charts(records, run["kind"], {**(metrics or {}), **read_metrics_info(path)}))
+    drawn, constant = split_constant_charts(
+        charts(records, run["kind"], {**(metrics or {}), **read_metrics_info(path)})
+    )
     return {
         "path": path,
         "name": name,

@@ -36,7 +36,7 @@ LINE_SECONDS = 10.0
 
 
 @contextmanager
-def hushed(*, quiet: bool) -> Iterator[None]:
+def silenced(*, quiet: bool) -> Iterator[None]:
     """Within it transformers, datasets and the libraries below them show no messages, bars and warnings, if `quiet`."""
     if not quiet:
         yield

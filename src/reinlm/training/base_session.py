@@ -23,7 +23,7 @@ from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
-from reinlm.runs.progress import hushed
+from reinlm.runs.progress import silenced
 from reinlm.sources import Key
 from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.dumping import dump_defaults
@@ -286,7 +286,7 @@ class Session(ABC):
             )
         self._running = method
         try:
-            with hushed(quiet=self.progress.quiet):
+            with silenced(quiet=self.progress.quiet):
                 yield
         finally:
             self._running = ""
