@@ -382,7 +382,7 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
     own = DQN(Counter(), **SMALL).learn(20)
     own.save(tmp_path / "own")
     with pytest.raises(InputError, match="was made with an environment"):
-        DQN.load(tmp_path / "own")
+        DQN.load(tmp_path / "own").learn(20)
     assert DQN.load(tmp_path / "own", Counter()).steps == 20
     assert classical.evaluate(own, episodes=2).lengths == (3, 3)  # in a copy
     PPO("CartPole-v1", hidden=()).save(tmp_path / "pole")

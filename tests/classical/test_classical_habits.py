@@ -311,4 +311,4 @@ def test_the_table_says_what_its_figures_are_of(tmp_path: Path, capsys: pytest.C
 def test_a_budget_is_a_whole_number(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = called(capsys, "sarsa", "--env", "CliffWalking-v1", "--steps", word)
     assert code == 2
-    assert err.startswith(f"error: --steps: '{word}' is not a valid integer (given: '{word}')\n")
+    assert err.startswith(f"error: --steps: input should be a valid integer (given: '{word}')\n")

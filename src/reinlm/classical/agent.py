@@ -13,6 +13,7 @@ from reinlm.classical.budget import Budget, Episodes, whole
 from reinlm.classical.environments import EnvLike, name_of
 from reinlm.classical.sb3 import environment_of, settings_of
 from reinlm.classical.sb3_names import check_learn, check_load, check_predict, no_attribute
+from reinlm.classical.shown import DATA, USED
 from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError
@@ -20,34 +21,6 @@ from reinlm.runs import MetricSums, Progress
 
 BLOCKS = 100
 """Lines of metrics in a run, or one for each update where these are fewer."""
-USED = [
-    "learn",
-    "predict",
-    "save",
-    "load",
-    "begin",
-    "advance",
-    "finished",
-    "state_dict",
-    "load_state_dict",
-    "Settings",
-    "name",
-]
-DATA = [
-    "settings",
-    "seed",
-    "steps",
-    "episodes",
-    "env",
-    "env_name",
-    "env_arguments",
-    "budget",
-    "actor",
-    "critic",
-    "online",
-    "q",
-]
-"""What `dir(agent)` lists: methods, and attributes where an algorithm has them."""
 
 
 class Agent(ABC):
@@ -155,17 +128,7 @@ class Agent(ABC):
         Raises:
             InputError: for what is no observation of the environment.
         """
-        check_predict(others)
-        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-            raise InputError(
-                "reset gives (observation, info), and predict takes an observation",
-                hint="write observation, info = env.reset()",
-            )
-        if not isinstance(deterministic, bool | np.bool_):
-            raise InputError(
-                f"deterministic is True or False, not {deterministic!r:.60}",
-                hint="predict(observation, deterministic=True)",
-            )
+        check_predict(observation, deterministic, others)
         return self.act(observation, bool(deterministic))
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import math
 import re
@@ -18,27 +17,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from reinlm.classical import worlds
-from reinlm.errors import InputError, ReinlmError, RunError, error_line
+from reinlm.classical.missing_ids import no_such
+from reinlm.errors import InputError, RunError
 from reinlm.parts import load_imports
 
 EnvLike = str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, `file.py:CLASS` or `module:CLASS`, a class or function that makes an environment, or one environment."""
-
-MOVED = {
-    "lunarlandercontinuous-v2": "LunarLander-v3 with continuous=True",
-    "frozenlake8x8-v0": "FrozenLake8x8-v1",
-    "pong": "ALE/Pong-v5 (pip install ale-py)",
-    "breakout": "ALE/Breakout-v5 (pip install ale-py)",
-    "spaceinvaders": "ALE/SpaceInvaders-v5 (pip install ale-py)",
-    "copy": None,
-    "guessinggame": None,
-    "hottercolder": None,
-    "kellycoinflip": None,
-    "nchain": None,
-    "offswitchcartpole": None,
-    "roulette": None,
-}
-"""What Gym once had under another name (lower case), and its successor; None: it was retired without one."""
 
 LONGEST_EPISODE = 1_000
 """Evaluation cuts an episode off here where the environment has no limit of its own: a greedy policy may walk in circles."""
@@ -81,7 +65,7 @@ def _made(env: EnvLike, arguments: dict[str, Any]) -> gym.Env[Any, Any]:
     except gym.error.DependencyNotInstalled as error:
         raise InputError(f"environment {env!r} needs more than Gymnasium: {error}") from None
     except (gym.error.UnregisteredEnv, gym.error.Error) as error:
-        raise _no_such(env, error) from None
+        raise no_such(env, error) from None
     except ImportError as error:
         raise InputError(f"environment {env!r} cannot be made: {error}") from None
     except TypeError as error:
@@ -125,7 +109,7 @@ def _called(maker: Any, name: str, arguments: dict[str, Any]) -> gym.Env[Any, An
     return environment
 
 
-def _maker_of(env: EnvLike | None) -> Any:
+def maker_of(env: EnvLike | None) -> Any:
     """The class or function that makes an environment; of one that is made already its class."""
     if isinstance(env, gym.Env):
         return type(env.unwrapped)
@@ -141,25 +125,9 @@ def arguments_of(env: EnvLike | None) -> Collection[str]:
     if isinstance(env, gym.Env):
         return ()
     try:
-        return tuple(inspect.signature(_maker_of(env)).parameters)
+        return tuple(inspect.signature(maker_of(env)).parameters)
     except (InputError, ImportError, AttributeError, TypeError, ValueError):
         return ()
-
-
-def blame(error: Exception, env: EnvLike) -> RunError | None:
-    """One line for an exception that code of the environment raised, with its file and line; None for any other.
-
-    Example: `walk.py:Walk` divides by zero in `step`:
-        RunError("environment walk.py:Walk: ZeroDivisionError: division by zero (walk.py:12)")
-    """
-    if isinstance(error, ReinlmError):
-        return None
-    try:
-        file = inspect.getfile(_maker_of(env))
-    except (InputError, ImportError, AttributeError, TypeError):
-        return None
-    line = error_line(error, file)
-    return RunError(f"environment {name_of(env)}: {line}") if line.endswith(")") and f"({file}:" in line else None
 
 
 def check_one(env: Any, name: str) -> None:
@@ -216,30 +184,6 @@ def another(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
             hint="give another one: evaluate(agent, env=…)",
         )
     return make(known[0], **known[1])
-
-
-def _no_such(env: str, error: Exception) -> InputError:
-    known = list(gym.registry)
-    family = re.sub(r"-v\d+$", "", env).lower()
-    for key in (env.lower(), family, re.sub(r"(noframeskip|deterministic)$", "", family)):
-        if key in MOVED:
-            successor = MOVED[key]
-            hint = f"its successor is {successor}" if successor else "it was retired without a successor"
-            return InputError(f"environment {env!r} is no longer part of Gymnasium", hint=hint)
-    versions = [name for name in known if re.sub(r"-v\d+$", "", name).lower() == family]
-    if versions:
-        newest = max(versions, key=lambda name: int(name.rpartition("-v")[2]))
-        if env.lower() != newest.lower():
-            return InputError(f"environment {env!r} was retired or never existed", hint=f"its successor is {newest!r}")
-        return InputError(f"environment {env!r} cannot be made: {error}", hint=f"did you mean {newest!r}?")
-    spelled = {name.lower(): name for name in known}
-    near = [repr(spelled[key]) for key in difflib.get_close_matches(env.lower(), spelled, n=3, cutoff=0.6)]
-    hint = f"did you mean {near[0]}?" if near else "ids are those of Gymnasium, such as CartPole-v1"
-    if near[1:]:
-        hint += f" Also near: {', '.join(near[1:])}"
-    if env.endswith(".py"):
-        hint = f"name the class in the file: {env}:CLASS"
-    return InputError(f"unknown environment {env!r}", hint=hint)
 
 
 def name_of(env: EnvLike) -> str:

@@ -7,21 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-from pydantic import Field, ValidationError, field_validator, model_validator
+from typing import Any
 
 import reinlm.classical.metrics  # declares those of their own
 import reinlm.composition.metrics  # noqa: F401  # declares those of critics
 from reinlm.classical.agent import BLOCKS, Agent
-from reinlm.classical.environments import blame, name_of
+from reinlm.classical.blame import blame
+from reinlm.classical.config import ClassicalConfig
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
-from reinlm.classical.registry import classical_name, find
+from reinlm.classical.registry import find
 from reinlm.classical.sb3 import settings_of
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.classical.stored import STATE, read_description
-from reinlm.config import Config, explain
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
 from reinlm.loop.delivery import send_event
@@ -31,64 +29,10 @@ from reinlm.program import command_line
 from reinlm.runs import Checkpoints, Progress, RunFolder, load_state, read_metrics
 from reinlm.runs.state import read_state
 
+__all__ = ["ClassicalConfig", "ClassicalResult", "Control", "run_classical"]
+
 SAVES = 10
 """Checkpoints in a run, of which the newest is kept."""
-
-
-class ClassicalConfig(Config):
-    """`reinlm classical`: what is learned, where, for how long, and with how many seeds."""
-
-    verb: ClassVar[str] = "classical"
-
-    algorithm: str
-    env: str
-    """A Gymnasium id, `file.py:CLASS` or `module:CLASS`."""
-    env_arguments: dict[str, Any] = Field(default_factory=dict)
-    """What `gymnasium.make` is given besides the id: `env.sab=true`."""
-    steps: int | None = Field(None, ge=1)
-    """Steps of the environment for each seed; never more."""
-    episodes: int | None = Field(None, ge=1)
-    """Or episodes for each seed."""
-    seeds: int = Field(1, ge=1)
-    """Independent runs, with seeds `seed`, `seed + 1`, …"""
-    seed: int = Field(0, ge=0, lt=2**31)
-    evaluation_episodes: int = Field(100, ge=1)
-    """Greedy episodes after training, for each seed."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Of the algorithm; config.yaml holds all of them."""
-    tensorboard: bool = False
-    output: str | None = None
-
-    def __init__(self, **given: Any) -> None:
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            raise explain(type(self), error) from error
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _written_down(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return value
-        raise InputError(
-            f"env is the text that config.yaml holds, not {name_of(value) if callable(value) else repr(value):.60}",
-            hint='a Gymnasium id, or "file.py:CLASS" or "module:CLASS" for a class of your own',
-        )
-
-    @field_validator("algorithm")
-    @classmethod
-    def _registered_name(cls, value: str) -> str:
-        return classical_name(value)
-
-    @model_validator(mode="after")
-    def _a_budget(self) -> ClassicalConfig:
-        planned = "sweeps" in find(self.algorithm).units
-        given = [name for name in ("steps", "episodes") if getattr(self, name) is not None]
-        if planned and given:
-            raise InputError(f"{self.algorithm} takes no {given[0]}: it sweeps over a model until its values converge")
-        if not planned and len(given) != 1:
-            raise InputError(f"{self.algorithm} learns for --steps or for --episodes: give one of them")
-        return self
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from reinlm.errors import InputError, nearest
 
 POLICIES = ("MlpPolicy", "MultiInputPolicy")
@@ -146,13 +148,26 @@ def check_evaluate(others: Mapping[str, Any], arguments: Collection[str]) -> Non
             raise InputError(f"evaluate has no {name}", hint=EVALUATE.get(name) or f"did you mean {near}?")
 
 
-def check_predict(others: Mapping[str, Any]) -> None:
-    """Raise InputError for arguments of `predict` that it does not take; those of recurrent policies may be None there."""
+def check_predict(observation: Any, deterministic: Any, others: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments of `predict` that it does not take; those of recurrent policies may be None there.
+
+    Raises it too for what `reset` gives in place of an observation, and for what is no truth value.
+    """
     for name, value in others.items():
         if name not in ("state", "episode_start", "mask"):
             raise InputError(f"predict has no {name}", hint="it has observation and deterministic")
         if value is not None:
             raise InputError(f"predict takes no {name}: networks here have no memory", hint=f"leave {name} out")
+    if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+        raise InputError(
+            "reset gives (observation, info), and predict takes an observation",
+            hint="write observation, info = env.reset()",
+        )
+    if not isinstance(deterministic, bool | np.bool_):
+        raise InputError(
+            f"deterministic is True or False, not {deterministic!r:.60}",
+            hint="predict(observation, deterministic=True)",
+        )
 
 
 def check_load(others: Mapping[str, Any]) -> None:
