@@ -144,7 +144,7 @@ def _refuse_misspelt(fields: Collection[str], name: str) -> None:
     """Raise InputError for a name that is nearest to one of Stable-Baselines3 or the textbooks; other names are refused later."""
     symbols = {word for word, ours in SYMBOLS.items() if any(one in fields for one in ours)}
     foreign = {word for word, alias in SB3.items() if alias.classical in fields} | symbols
-    near = nearest(name, [*foreign, *fields])
+    near = None if name in SB3 or name in SYMBOLS else nearest(name, [*foreign, *fields])
     if near is not None and near in foreign and near not in fields:
         raise InputError(f"unknown key {name!r}", hint=f"did you mean {near!r}?")
 

@@ -18,6 +18,7 @@ from typing import Any
 import reinlm
 from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
 from reinlm.sources import RUN_HEADER, Key, annotate
@@ -130,6 +131,7 @@ class RunFolder:
             InputError: for a folder that exists, is no run folder, differs, is in use by another run, or whose checkpoints
                 cannot be read.
         """
+        refuse_while_importing("RunFolder.create")
         path, config, may_change = Path(path), _storable(config), tuple(may_change)
         how = (kind, config, resume, overwrite, may_change, defaults, spelled_out)
         _check_free(path)
