@@ -1,15 +1,19 @@
-"""Commands that messages print run as they stand, from the working directory."""
+"""How this program is called from a shell, and how what it lacks is installed."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from reinlm.program import as_typed, command_line
+from reinlm.program import as_typed, command_line, install
+
+ROOT = Path(__file__).parents[1]
 
 
 def script(folder: Path) -> Path:
@@ -61,3 +65,12 @@ def test_commands_in_a_text_are_replaced_and_the_name_in_prose_is_not() -> None:
 def test_what_is_printed_runs() -> None:
     done = subprocess.run(f"{command_line()} --version", shell=True, check=True, capture_output=True, text=True)
     assert done.stdout.strip()[0].isdigit()
+
+
+def test_hints_install_from_a_clone_with_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py")}
+    named = {extra for text in sources.values() for extra in re.findall(r"\binstall\(['\"](\w+)['\"]\)", text)}
+    assert {"lora", "datasets", "parquet", "renderers", "video"} <= named <= set(project["optional-dependencies"])
+    assert install("lora") == "in the clone of reinlm: pip install '.[lora]'"
+    assert not [file for file, text in sources.items() if "reinlm[" in text]  # the package is in no index

@@ -28,6 +28,7 @@ from matrix_contexts import CONTEXTS
 from matrix_trials import FIXED, HIDDEN_HERE, PARTS_OF, VALUES
 
 import reinlm
+import reinlm.rollouts.engines
 from reinlm.config import apply_overrides
 from reinlm.errors import InputError, ReinlmError
 from reinlm.keys import REQUIRED, Key, keys_of

@@ -31,7 +31,7 @@ class Verbs(TyperGroup):
 app = typer.Typer(
     name="reinlm",
     cls=Verbs,
-    help="Improve language models by reinforcement learning, from a laptop to a cluster.",
+    help="Improve language models by reinforcement learning, on a laptop with two cores or on a GPU.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
