@@ -9,7 +9,7 @@ import pytest
 
 from reinlm.config import redact
 from reinlm.errors import InputError
-from reinlm.recipe import Settings, over, override, read, refuse_placeholders, refuse_two_lengths
+from reinlm.recipe import Settings, merge_settings, override, read, refuse_placeholders, refuse_two_lengths
 from reinlm.sources import annotate
 from reinlm.training.sections import SFTTraining
 
@@ -47,7 +47,7 @@ def test_what_comes_later_is_laid_over_what_it_changes(tree: Any, words: list[st
 
 def test_the_later_of_two_trees_wins_and_neither_is_changed() -> None:
     first, second = {"data": "a.jsonl", "seed": 1}, {"data": {"limit": 5}, "seed": 2}
-    assert over(first, second) == {"data": {"path": "a.jsonl", "limit": 5}, "seed": 2}
+    assert merge_settings(first, second) == {"data": {"path": "a.jsonl", "limit": 5}, "seed": 2}
     assert (first, second) == ({"data": "a.jsonl", "seed": 1}, {"data": {"limit": 5}, "seed": 2})
 
 
@@ -71,7 +71,7 @@ def test_a_secret_is_hidden_and_a_hidden_one_is_asked_for_again(key: str) -> Non
     with pytest.raises(InputError, match=rf"environment\.judge\.{key} is '\*\*\*'") as caught:
         refuse_placeholders(hidden)
     assert f"environment.judge.{key}=VALUE" in str(caught.value.hint)
-    refuse_placeholders(over(hidden, {"environment": {"judge": {key: "again"}}}))
+    refuse_placeholders(merge_settings(hidden, {"environment": {"judge": {key: "again"}}}))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_what_was_given_in_python_is_asked_for_again(tree: Any, key: str) -> Non
     "tree",
     [
         override({"training": {"steps": 5}}, ["training.epochs=1"]),
-        over(Settings(), {"training": {"steps": 5, "epochs": 1.0}}),
-        over(Settings(), {"training": SFTTraining(steps=5, epochs=1.0)}),
+        merge_settings(Settings(), {"training": {"steps": 5, "epochs": 1.0}}),
+        merge_settings(Settings(), {"training": SFTTraining(steps=5, epochs=1.0)}),
     ],
 )
 def test_steps_and_epochs_are_refused_together_also_where_one_equals_its_default(tree: Settings) -> None:

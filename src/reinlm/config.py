@@ -160,7 +160,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of mappings; `changes` wins. Settings are merged by `reinlm.recipe.over`, which knows their meaning."""
+    """Deep merge of mappings; `changes` wins. Settings are merged by `reinlm.recipe.merge_settings`, which knows them."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)

@@ -19,7 +19,7 @@ from reinlm.config import differences, parse_yaml, redact
 from reinlm.errors import InputError, error_line
 from reinlm.insight.compare import PAGE_FILE, Comparison, compare_queue, write_page
 from reinlm.loop import Interrupted
-from reinlm.recipe import over, override, read
+from reinlm.recipe import merge_settings, override, read
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import json_safe, write_json
 from reinlm.runs.folder import CHECKPOINTS, RUN_FILE, read_run
@@ -124,7 +124,7 @@ def run_queue(
             continue
         resume = newest_checkpoint(path / CHECKPOINTS)[0] is not None
         say(f"{where}: {'goes on' if resume else 'starts'}")
-        tree = _grouped(over(run.tree, {"run": {"output": str(path)}}), folder.resolve().name)
+        tree = _grouped(merge_settings(run.tree, {"run": {"output": str(path)}}), folder.resolve().name)
         try:
             start(tree, resume, not resume and (path / RUN_FILE).is_file())
         except KeyboardInterrupt as error:

@@ -1,6 +1,6 @@
 """Merge recipe, flags, overrides and keywords into one tree of settings, from which a configuration is built.
 
-Later ones go over earlier ones (`over`), by one rule: a given value changes that value and nothing beside it.
+Later ones go over earlier ones (`merge_settings`), by one rule: a given value changes that value and nothing beside it.
 
 - A single value may stand for a section, as its main key: `model: PATH` is `model: {path: PATH}`, and `--reward X` over a
   section of rewards changes which rewards there are, and not their time limit.
@@ -43,7 +43,7 @@ class Settings(dict[str, Any]):
     """A tree of settings, and where its values came from.
 
     Example:
-        >>> over(Settings(), {"rollout": {"group_size": 4}}, "--group-size").sources
+        >>> merge_settings(Settings(), {"rollout": {"group_size": 4}}, "--group-size").sources
         {('rollout', 'group_size'): '--group-size'}
     """
 
@@ -66,13 +66,13 @@ def read(recipe: Any) -> Settings:
     if isinstance(recipe, Settings):
         return recipe
     if isinstance(recipe, Mapping):
-        return over(Settings(), recipe)
+        return merge_settings(Settings(), recipe)
     if not isinstance(recipe, str | Path):
         raise InputError(
             f"recipe: {recipe!r} is neither a file nor a mapping", hint="give a YAML file, or {section: …}"
         )
     name = f"recipe {Path(recipe).name}"
-    found = over(Settings(), read_recipe(recipe), name)
+    found = merge_settings(Settings(), read_recipe(recipe), name)
     text = Path(recipe).read_text(encoding="utf-8")
     if text.startswith(RUN_HEADER):
         found.sources = dict.fromkeys(_given_in(text, found), name)
@@ -93,7 +93,7 @@ def _given_in(text: str, tree: Mapping[str, Any]) -> dict[Key, str]:
     return {path: source for path, source in read_sources(text).items() if path[0] != "algorithm" or source != base}
 
 
-def over(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:
+def merge_settings(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:
     """Lay `changes` over `tree`; neither is changed.
 
     Args:
@@ -221,12 +221,12 @@ def override(tree: Mapping[str, Any], words: Iterable[str]) -> Settings:
     Raises:
         InputError: a word that is no key=value, or a key that only a run's own file may hold.
     """
-    changed = tree if isinstance(tree, Settings) else over(Settings(), tree)
+    changed = tree if isinstance(tree, Settings) else merge_settings(Settings(), tree)
     for word in words:
         change = apply_overrides({}, [word])
         refuse_resolved(change)
         shown = word if redact(change) == change else f"{word.partition('=')[0]}={HIDDEN}"
-        changed = over(changed, change, shown)
+        changed = merge_settings(changed, change, shown)
     return changed
 
 

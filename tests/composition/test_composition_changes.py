@@ -25,7 +25,7 @@ from reinlm.objectives import (
     choice,
     token_mean,
 )
-from reinlm.recipe import over, override
+from reinlm.recipe import merge_settings, override
 from reinlm.sources import leaves
 
 NUDGES: dict[type, Any] = {float: lambda x: x * 0.75 or 0.125, int: lambda x: x + 1, bool: lambda x: not x}
@@ -145,12 +145,13 @@ def test_the_same_kind_keeps_its_values_and_another_has_its_own(name: str, chang
 def test_changes_of_several_layers_end_where_one_would() -> None:
     recipe = {"algorithm": {"base": "ppo", "advantage": {"whitened": None}, "gate": {"clip": [0.1, 0.3]}}}
     tree = override(
-        over(recipe, {"algorithm": "ppo"}), ["algorithm.advantage.gae.gamma=0.5", "algorithm.gate.clip.high=0.4"]
+        merge_settings(recipe, {"algorithm": "ppo"}),
+        ["algorithm.advantage.gae.gamma=0.5", "algorithm.gate.clip.high=0.4"],
     )
     made = resolve(tree["algorithm"])
     assert (made.advantage, made.gate) == (replace(GAE_OF_PPO, gamma=0.5), Clip(0.1, 0.4))
-    assert over(recipe, {"algorithm": "dapo"})["algorithm"] == "dapo"
-    assert over({}, {"algorithm": {"kl": 0.1}})["algorithm"] == {"kl": 0.1}
+    assert merge_settings(recipe, {"algorithm": "dapo"})["algorithm"] == "dapo"
+    assert merge_settings({}, {"algorithm": {"kl": 0.1}})["algorithm"] == {"kl": 0.1}
 
 
 def test_weights_is_the_earlier_name_of_aggregation() -> None:
@@ -163,7 +164,7 @@ def test_weights_is_the_earlier_name_of_aggregation() -> None:
         again = Algorithm(name="grpo", advantage=made.advantage, ratio=made.ratio, gate=made.gate, weights=token_mean)  # type: ignore[call-arg]
     assert again.aggregation is token_mean
     with pytest.warns(FutureWarning):
-        tree = over(
+        tree = merge_settings(
             {"algorithm": {"base": "grpo", "weights": "token_mean"}}, {"algorithm": {"aggregation": "prompt_mean"}}
         )
     assert tree["algorithm"] == {"base": "grpo", "aggregation": {"prompt_mean": {}}}

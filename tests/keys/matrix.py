@@ -33,7 +33,7 @@ from reinlm.config import apply_overrides
 from reinlm.errors import InputError, ReinlmError
 from reinlm.keys import REQUIRED, Key, keys_of
 from reinlm.parts import PARTS
-from reinlm.recipe import over
+from reinlm.recipe import merge_settings
 from reinlm.runs import read_metrics, without_clocks
 from tracker_files import trackio_runs, wandb_runs
 
@@ -70,7 +70,7 @@ class Matrix:
         """Where the effect of a key is seen; "refused: " and the error's text; or `NOTHING`."""
         context = context_of(verb, key.key)
         base = self._baseline(verb, context)
-        found = self._observe(verb, dict(over(context, _nested(key.key, value_of(verb, key)))))
+        found = self._observe(verb, dict(merge_settings(context, _nested(key.key, value_of(verb, key)))))
         error = found.get("error")
         if isinstance(error, InputError) and not isinstance(base.get("error"), InputError):
             named = re.search(rf"\b{re.escape(key.key.rpartition('.')[2])}\b", str(error))
@@ -233,7 +233,7 @@ def context_of(verb: str, key: str) -> dict[str, Any]:
     for prefix in sorted(beside_of, key=len):
         below = prefix if prefix.endswith(".") else f"{prefix}."
         if key == prefix or key.startswith(below):
-            tree = over(tree, beside_of[prefix])
+            tree = merge_settings(tree, beside_of[prefix])
     return dict(tree)
 
 

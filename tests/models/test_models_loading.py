@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from reinlm.config import build
 from reinlm.errors import InputError
-from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer, stop_ids
+from reinlm.models.loading import ModelConfig, Policy, load_policy, load_tokenizer, stop_ids
+from reinlm.models.lora import LoraConfig
 from reinlm.models.modules import count_parameters
 from reinlm.models.saving import restore_policy, save_policy
 from reinlm.models.score import score

@@ -30,7 +30,7 @@ from reinlm.errors import InputError, unknown
 from reinlm.grid import PlannedRun, plan, run_queue
 from reinlm.importing import refuse_while_importing
 from reinlm.loop import RunResult
-from reinlm.recipe import over, read
+from reinlm.recipe import merge_settings, read
 from reinlm.runs.progress import Progress, silenced
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
@@ -223,7 +223,7 @@ def _seeds(verb: str, model: Any, data: Any, keywords: Mapping[str, Any], seeds:
         if options.get(name):
             reason = "a queue of seeds goes on by itself" if name == "resume" else "each run of the queue has its own"
             raise InputError(f"{name} cannot be given with seeds: {reason}", hint=f"leave {name} out")
-    tree = over(read(options.get("recipe")), sections)
+    tree = merge_settings(read(options.get("recipe")), sections)
     run = dict(tree.get("run") or {})
     output = run.pop("output", None) or f"runs/{verb}-{time.strftime('%Y%m%d-%H%M%S')}"
     planned = plan([{**tree, **({"run": run} if run else {})}], seeds=seeds)
@@ -275,7 +275,7 @@ def evaluate(
     loaded, sections = split_model_argument(model, data, sections.pop("output", None), sections, trains=False)
     given = {} if reward is None else {"reward": reward}
     with silenced(quiet=quiet):
-        config = configuration(EvalConfig, over(read(recipe), {**sections, **given}), loaded)
+        config = configuration(EvalConfig, merge_settings(read(recipe), {**sections, **given}), loaded)
         return run_evaluation(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
 
 
@@ -304,7 +304,7 @@ def generate(
     if prompts is not None:
         sections["prompts"] = read_prompts(prompts)
     with silenced(quiet=quiet):
-        config = configuration(GenerateConfig, over(read(recipe), sections), loaded)
+        config = configuration(GenerateConfig, merge_settings(read(recipe), sections), loaded)
         return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
 
 
@@ -359,4 +359,4 @@ def create_model(
     refuse_while_importing("reinlm.create_model")
     check_flags(overwrite=overwrite)
     _, sections = split_model_argument(None, data, output, sections, trains=False)
-    return run_create(configuration(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)
+    return run_create(configuration(CreateConfig, merge_settings(read(recipe), sections), None), overwrite=overwrite)

@@ -11,8 +11,9 @@ from reinlm.data.frames import is_rows, rows_of
 from reinlm.errors import InputError
 from reinlm.loop import RunResult
 from reinlm.models import Policy
-from reinlm.models.loading import add_adapter, lora_config, refuse_no_model
-from reinlm.recipe import over, refuse_resolved
+from reinlm.models.loading import add_adapter, refuse_no_model
+from reinlm.models.lora import lora_config
+from reinlm.recipe import merge_settings, refuse_resolved
 from reinlm.training.base_session import Session
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 
@@ -77,7 +78,9 @@ def split_model_argument(
     if data is not None:
         merged["data"] = data if isinstance(data, Config) or not is_rows(data) else {"path": data}
     if output is not None:
-        merged = over(over({}, merged), {"run": {"output": str(output)}} if trains else {"output": str(output)})
+        merged = merge_settings(
+            merge_settings({}, merged), {"run": {"output": str(output)}} if trains else {"output": str(output)}
+        )
     return loaded, merged
 
 

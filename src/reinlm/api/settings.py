@@ -11,7 +11,7 @@ from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec
 from reinlm.config import Config, build
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
-from reinlm.recipe import PYTHON, Settings, over, read, read_run, refuse_placeholders, refuse_two_lengths
+from reinlm.recipe import PYTHON, Settings, merge_settings, read, read_run, refuse_placeholders, refuse_two_lengths
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.sources import leaves
@@ -41,7 +41,7 @@ def run_settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, A
     Raises:
         InputError: a folder to resume in that holds no run of this kind ("sft", "rl").
     """
-    tree = over(read(options.get("recipe")), sections)
+    tree = merge_settings(read(options.get("recipe")), sections)
     run = tree.get("run")
     output = run.get("output") if isinstance(run, Mapping) else None
     if not output or not options.get("resume"):
@@ -55,12 +55,12 @@ def run_settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, A
     begun = (old.get("resolved") or {}).get("directory")
     old = _other_length(old, tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
-        yield over(old, tree)
+        yield merge_settings(old, tree)
         return
     source = tree.sources.get(("run", "output"), "")
-    tree = over(tree, {"run": {"output": str(Path(output).absolute())}}, source)
+    tree = merge_settings(tree, {"run": {"output": str(Path(output).absolute())}}, source)
     with contextlib.chdir(begun):
-        yield over(old, tree)
+        yield merge_settings(old, tree)
 
 
 def _other_length(old: Settings, given: Mapping[str, Any]) -> Settings:

@@ -1,10 +1,9 @@
-"""The verbs: each merges recipe, flags and overrides into one mapping and calls the function of `reinlm.api`."""
+"""The verbs: each merges recipe, flags and overrides (`cli.settings`) and calls the function of `reinlm.api`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,30 +16,38 @@ from reinlm.cli.messages import print_error
 from reinlm.cli.options import (
     Arguments,
     AsJson,
+    ClassicalName,
+    ClassicalSettings,
+    ControlEnv,
+    ControlSeed,
+    ControlSeeds,
+    ControlSteps,
     Data,
     Debug,
     Environment,
+    Episodes,
     EvalData,
+    EvaluationEpisodes,
     Explain,
     MaxNewTokens,
     Model,
     Output,
     Overwrite,
     Quiet,
+    Render,
     Resume,
     Reward,
     Samples,
     Seed,
     Seeds,
+    ShowSettings,
     Steps,
     Temperature,
-    whole_number,
+    ToTensorBoard,
 )
+from reinlm.cli.settings import sections_of_flags, settings_tree, typed_command, without_none
 from reinlm.cli.tables import print_evaluation, print_result
-from reinlm.cli.words import recipe_and_overrides
 from reinlm.errors import InputError
-from reinlm.hub import missing_data, missing_model
-from reinlm.places import model_folder
 from reinlm.program import command_line
 
 
@@ -78,14 +85,14 @@ def sft(
 
     Rows have prompt + completion, messages, or text.
     """
-    flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree("sft", arguments, flags, explain=explain)
+    flags = sections_of_flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree("sft", arguments, flags, explain=explain)
     if explain:
         typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
-    _show(reinlm.sft(recipe=tree, **options, **_given({"seeds": seeds})))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
+    _show(reinlm.sft(recipe=tree, **options, **without_none({"seeds": seeds})))
 
 
 @command()
@@ -112,14 +119,16 @@ def rl(
     Rows have a prompt, or messages, and the columns that the reward reads (such as answer). An environment may give rewards
     of its own; then --reward may be left out.
     """
-    flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}), explain=explain)
+    flags = sections_of_flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree(
+        "rl", arguments, flags | without_none({"algorithm": algorithm, "environment": environment}), explain=explain
+    )
     if explain:
         typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": _command()}
-    _show(reinlm.rl(recipe=tree, **options, **_given({"seeds": seeds})))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
+    _show(reinlm.rl(recipe=tree, **options, **without_none({"seeds": seeds})))
 
 
 @command("eval")
@@ -144,9 +153,11 @@ def evaluate(
 
     reward.KEY, environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
-    settings = _given({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
-    flags = _flags(model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed)
-    tree = _tree("eval", arguments, flags | _given({"output": output and str(output)}), explain=explain)
+    settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
+    flags = sections_of_flags(
+        model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed
+    )
+    tree = settings_tree("eval", arguments, flags | without_none({"output": output and str(output)}), explain=explain)
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return
@@ -182,11 +193,13 @@ def generate(
 
     environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
-    sampling = _given({"temperature": temperature, "max_new_tokens": max_new_tokens})
-    flags = _flags(model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed)
+    sampling = without_none({"temperature": temperature, "max_new_tokens": max_new_tokens})
+    flags = sections_of_flags(
+        model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed
+    )
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
-    flags |= _given({"system_prompt": system, "prompts": prompts or None})
-    tree = _tree("generate", arguments, flags, explain=explain)
+    flags |= without_none({"system_prompt": system, "prompts": prompts or None})
+    tree = settings_tree("generate", arguments, flags, explain=explain)
     if explain:
         typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
         return
@@ -218,8 +231,8 @@ def create_model(
     \b
     reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512
     """
-    flags = _flags(None, data, seed=seed) | _given({"output": output and str(output)})
-    made = reinlm.create_model(recipe=_tree("create-model", arguments, flags), overwrite=overwrite)
+    flags = sections_of_flags(None, data, seed=seed) | without_none({"output": output and str(output)})
+    made = reinlm.create_model(recipe=settings_tree("create-model", arguments, flags), overwrite=overwrite)
     context = made.policy.context_length
     typer.echo(f"model  {made.folder}: {made.parameters:,} parameters, {len(made.policy.tokenizer):,} tokens")
     typer.echo(
@@ -255,39 +268,20 @@ def report(
 
 @command()
 def classical(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="An algorithm (see --list), or a recipe, as a run's config.yaml."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
-        ),
-    ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1, or file.py:CLASS.")
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Steps of the environment for each seed.", parser=whole_number, metavar="<int>"),
-    ] = None,
-    episodes: Annotated[
-        int | None, typer.Option(help="Or episodes for each seed.", parser=whole_number, metavar="<int>")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Independent runs [default: 1].")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the first one [default: 0].")] = None,
-    evaluate: Annotated[int | None, typer.Option(help="Greedy episodes after training [default: 100].")] = None,
-    render: Annotated[str | None, typer.Option(help="text or video: watch the learned policy.")] = None,
+    name: ClassicalName = None,
+    settings: ClassicalSettings = None,
+    env: ControlEnv = None,
+    steps: ControlSteps = None,
+    episodes: Episodes = None,
+    seeds: ControlSeeds = None,
+    seed: ControlSeed = None,
+    evaluate: EvaluationEpisodes = None,
+    render: Render = None,
     output: Output = None,
     as_json: AsJson = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")
-    ] = False,
+    tensorboard: ToTensorBoard = False,
     as_list: Annotated[bool, typer.Option("--list", help="List all algorithms.")] = False,
-    show_settings: Annotated[
-        bool, typer.Option("--settings", help="Show the settings of NAME with their values, and run nothing.")
-    ] = False,
+    show_settings: ShowSettings = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -311,7 +305,7 @@ def classical(
             raise InputError("--settings of which algorithm?", hint=command_line("classical", "ppo", "--settings"))
         print_settings(name, settings or [], as_json=as_json)
         return
-    given = _given(
+    given = without_none(
         {
             "algorithm": name,
             "env": env,
@@ -333,83 +327,10 @@ def classical(
         resume=resume,
         overwrite=overwrite,
         quiet=quiet,
-        command=_command(),
+        command=typed_command(),
         reports=[ReportTracker()],
     )
     typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
-
-
-# ------------------------------------------------------------------------------------------------ command line to settings
-
-
-def _flags(
-    model: str | None,
-    data: str | None,
-    *,
-    reward: list[str] | None = None,
-    eval_data: str | None = None,
-    steps: int | None = None,
-    output: Path | None = None,
-    **others: Any,
-) -> dict[str, Any]:
-    """The flags as configuration sections; `others` keep their names."""
-    return _given(
-        {
-            "model": model,
-            "data": data,
-            "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
-            "evaluation": {"data": {"eval": {"path": eval_data}}} if eval_data else None,
-            "training": {"steps": steps} if steps is not None else None,
-            "run": {"output": str(output)} if output else None,
-        }
-        | others
-    )
-
-
-def _tree(verb: str, arguments: list[str] | None, flags: dict[str, Any], *, explain: bool = False) -> dict[str, Any]:
-    """Merge recipe, flags and overrides; later ones take precedence. Each value keeps what gave it."""
-    from reinlm.recipe import over, override, read
-
-    recipe, overrides = recipe_and_overrides(arguments or (), verb)
-    tree = read(recipe)
-    for section, value in flags.items():
-        keys = value if isinstance(value, dict) else {"": None}
-        for key in keys:
-            given = {key: keys[key]} if key else value
-            tree = over(tree, {section: given}, _flag(section, key))
-    tree = override(tree, overrides)
-    if not explain:
-        _refuse_missing(tree)
-    return tree
-
-
-def _flag(section: str, key: str) -> str:
-    """The flag that gives a key of a section."""
-    name = f"{section}.{key}" if key else section
-    return _FLAGS.get(name, "--" + (key or section).replace("_", "-"))
-
-
-_FLAGS = {
-    "evaluation.data": "--eval-data",
-    "run.output": "--output",
-    "system_prompt": "--system",
-    "prompts": "--prompt",
-}
-"""Sections and keys whose flag has another name."""
-
-
-def _refuse_missing(tree: Mapping[str, Any]) -> None:
-    """Raise InputError for a model's folder or a file of data that is not there, before anything heavy is imported."""
-    run = tree.get("run")
-    if isinstance(run, Mapping) and run.get("output") and (Path(str(run["output"])) / "config.yaml").is_file():
-        return  # what is resumed has paths relative to the directory that it was started in
-    for section, find in (("model", lambda text: missing_model(model_folder(text))), ("data", missing_data)):
-        value = tree.get(section)
-        path = value.get("path") if isinstance(value, Mapping) else value
-        for place in [path] if isinstance(path, str) else path if isinstance(path, list) else ():
-            refused = find(place) if isinstance(place, str) and place.strip() else None
-            if refused is not None:
-                raise refused
 
 
 def _show(result: Any) -> None:
@@ -418,11 +339,3 @@ def _show(result: Any) -> None:
         print_comparison(result)
     else:
         print_result(result)
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _command() -> str:
-    return command_line(*sys.argv[1:])

@@ -56,3 +56,31 @@ Seeds = Annotated[
         help="Runs of so many seeds, from --seed on, one after the other, and their comparison; stopped, it goes on."
     ),
 ]
+
+# ---------------------------------------------------------------------------------------------------- of `classical`
+
+ClassicalName = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="An algorithm (see --list), or a recipe, as a run's config.yaml."),
+]
+ClassicalSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Of the algorithm (discount=0.9), or of the environment (env.sab=true)."
+    ),
+]
+ControlEnv = Annotated[
+    str | None, typer.Option("--env", "-e", help="A Gymnasium id, such as CartPole-v1, or file.py:CLASS.")
+]
+ControlSteps = Annotated[
+    int | None, typer.Option(help="Steps of the environment for each seed.", parser=whole_number, metavar="<int>")
+]
+Episodes = Annotated[int | None, typer.Option(help="Or episodes for each seed.", parser=whole_number, metavar="<int>")]
+ControlSeeds = Annotated[int | None, typer.Option(help="Independent runs [default: 1].")]
+ControlSeed = Annotated[int | None, typer.Option(help="Seed of the first one [default: 0].")]
+EvaluationEpisodes = Annotated[int | None, typer.Option(help="Greedy episodes after training [default: 100].")]
+Render = Annotated[str | None, typer.Option(help="text or video: watch the learned policy.")]
+ToTensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Mirror the metrics of each seed to TensorBoard.")]
+ShowSettings = Annotated[
+    bool, typer.Option("--settings", help="Show the settings of NAME with their values, and run nothing.")
+]

@@ -2,7 +2,8 @@
 
 from reinlm.models.build import same_model
 from reinlm.models.critic import ValueModel
-from reinlm.models.loading import LoraConfig, ModelConfig, Policy, load_policy, load_tokenizer
+from reinlm.models.loading import ModelConfig, Policy, load_policy, load_tokenizer
+from reinlm.models.lora import LoraConfig
 from reinlm.models.modules import disable_dropout, training_mode
 from reinlm.models.packed import Packing, micro_batches
 from reinlm.models.reference import Reference

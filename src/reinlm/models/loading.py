@@ -6,18 +6,17 @@ Stop tokens are determined only here, for sampling, training and saving. transfo
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from reinlm.config import Config, ModelPath, build
-from reinlm.errors import InputError, unknown
+from reinlm.config import Config, ModelPath
+from reinlm.errors import InputError
 from reinlm.hub import missing_model, nearest_path, why_not_on_hub
-from reinlm.program import install
+from reinlm.models.lora import LoraConfig, adapted, first_line, lora_config
 
 if TYPE_CHECKING:
     import torch
@@ -34,19 +33,6 @@ PROMPT_FORMAT = "prompt_format.json"
 """The file beside a trained model that says how its prompts were rendered."""
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
-
-
-class LoraConfig(Config):
-    """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs the extra `lora`: `pip install '.[lora]'`."""
-
-    rank: int = Field(default=16, ge=1)
-    """Columns of the adapter's matrices."""
-    alpha: float = Field(default=32.0, gt=0)
-    """The adapter's output is scaled by alpha / rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the adapter's inputs that sft drops at random; rl refuses it."""
-    target_modules: str | list[str] = "all-linear"
-    """Names of the modules to adapt, or "all-linear": every linear one but the head."""
 
 
 class ModelConfig(Config):
@@ -164,51 +150,12 @@ def _is_tokenizer(source: Any) -> bool:
     return hasattr(source, "convert_tokens_to_ids")
 
 
-def lora_config(given: Any) -> LoraConfig:
-    """Our `LoraConfig` of a mapping, or of one of peft.
-
-    Raises:
-        InputError: an object of another type; an option of peft's that is set and has no counterpart here.
-    """
-    if isinstance(given, LoraConfig):
-        return given
-    if isinstance(given, Mapping):
-        return build(LoraConfig, given)
-    if type(given).__module__.partition(".")[0] != "peft" or type(given).__name__ != "LoraConfig":
-        raise InputError(
-            f"model.lora: an object of type {type(given).__name__} is no LoRA configuration",
-            hint="give {'rank': 16, 'alpha': 32}, or a LoraConfig of peft",
-        )
-    own = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout", "target_modules": "target_modules"}
-    plain = type(given)()
-    ignored = {*own, "task_type", "inference_mode", "base_model_name_or_path", "peft_version", "runtime_config"}
-    for name, value in vars(given).items():
-        if name not in ignored and not name.startswith("_") and value != getattr(plain, name, None):
-            raise InputError(
-                f"model.lora: {name} {value!r} of peft's LoraConfig has no counterpart here",
-                hint=f"leave it out (taken: {', '.join(own)}), or give a model that peft has adapted",
-            )
-    if given.task_type not in (None, "CAUSAL_LM"):
-        raise InputError(f"model.lora: task_type {given.task_type!r} is no language model", hint='give "CAUSAL_LM"')
-    if given.target_modules is None:
-        raise InputError(
-            "model.lora: peft's LoraConfig names no target_modules", hint='give target_modules="all-linear", or names'
-        )
-    modules = given.target_modules
-    return LoraConfig(
-        rank=given.r,
-        alpha=given.lora_alpha,
-        dropout=given.lora_dropout,
-        target_modules=modules if isinstance(modules, str) else sorted(modules),
-    )
-
-
 def add_adapter(model: Any, config: LoraConfig) -> Policy:
     """A loaded model, (model, tokenizer) or policy with an adapter on it; its weights are the base, which is not trained."""
     policy = load_policy(model)
     if hasattr(policy.model, "peft_config"):
         raise InputError("the model has an adapter already", hint="leave peft_config out, or give the base model")
-    return replace(policy, model=_add_lora(policy.model, config))
+    return replace(policy, model=adapted(policy.model, config))
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -264,7 +211,7 @@ def _read_prompt_format(folder: Path) -> Mapping[str, Any] | None:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"cannot read {file}: {_one_line(error)}", hint="remove the file, and set data.chat"
+            f"cannot read {file}: {first_line(error)}", hint="remove the file, and set data.chat"
         ) from error
     if not isinstance(found, dict):
         raise InputError(f"{file} holds no mapping", hint="remove the file, and set data.chat")
@@ -301,7 +248,7 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     if config.lora is not None:
-        model = _add_lora(model, config.lora)
+        model = adapted(model, config.lora)
     return model.eval()
 
 
@@ -329,45 +276,7 @@ def _checkpoint_layers(model: Any) -> None:
     try:
         enable({"use_reentrant": False})
     except ValueError as error:
-        raise InputError(f"model.gradient_checkpointing: {_one_line(error)}") from error
-
-
-def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
-    try:
-        import peft
-    except ImportError as error:
-        raise InputError("model.lora needs peft", hint=install("lora")) from error
-    if isinstance(config.target_modules, list):
-        known = _linear_names(model)
-        for name in config.target_modules:
-            if name.rpartition(".")[2] not in known:
-                raise unknown("module in model.lora.target_modules", name, known)
-    adapter = peft.LoraConfig(
-        r=config.rank,
-        lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number scales
-        lora_dropout=config.dropout,
-        target_modules=config.target_modules,
-        task_type="CAUSAL_LM",
-    )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
-            adapted = peft.get_peft_model(model, adapter)
-    except ValueError as error:
-        raise InputError(f"model.lora.target_modules {config.target_modules!r}: {_one_line(error)}") from error
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head.weight is embedding.weight and (hasattr(head, "base_layer") or hasattr(embedding, "base_layer")):
-        raise InputError(
-            f"model.lora.target_modules {config.target_modules!r} names a head or embedding that share their weights",
-            hint="a merged model cannot hold such an adapter: name other modules, or use all-linear",
-        )
-    return cast("PreTrainedModel", adapted)
-
-
-def _linear_names(model: Any) -> set[str]:
-    """The last names of the modules that an adapter can go on."""
-    kinds = ("Linear", "Conv1D", "Embedding")
-    return {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ in kinds}
+        raise InputError(f"model.gradient_checkpointing: {first_line(error)}") from error
 
 
 def check_model_folder(path: str) -> None:
@@ -413,12 +322,7 @@ def _call(load: Any, config: ModelConfig, what: str, **options: Any) -> Any:
     try:
         return load(str(folder) if folder.is_dir() else config.path, **options)
     except Exception as error:  # loaders raise many kinds of errors for broken folders
-        raise InputError(f"cannot load the {what} of {config.path}: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+        raise InputError(f"cannot load the {what} of {config.path}: {first_line(error)}") from error
 
 
 def _device(name: str) -> torch.device:

@@ -1,0 +1,95 @@
+"""Flags, recipe and overrides of a command as one tree of settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reinlm.cli.words import recipe_and_overrides
+from reinlm.hub import missing_data, missing_model
+from reinlm.places import model_folder
+from reinlm.program import command_line
+
+
+def sections_of_flags(
+    model: str | None,
+    data: str | None,
+    *,
+    reward: list[str] | None = None,
+    eval_data: str | None = None,
+    steps: int | None = None,
+    output: Path | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """The flags as configuration sections; `others` keep their names."""
+    return without_none(
+        {
+            "model": model,
+            "data": data,
+            "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
+            "evaluation": {"data": {"eval": {"path": eval_data}}} if eval_data else None,
+            "training": {"steps": steps} if steps is not None else None,
+            "run": {"output": str(output)} if output else None,
+        }
+        | others
+    )
+
+
+def settings_tree(
+    verb: str, arguments: list[str] | None, flags: dict[str, Any], *, explain: bool = False
+) -> dict[str, Any]:
+    """Merge recipe, flags and overrides; later ones take precedence. Each value keeps what gave it."""
+    from reinlm.recipe import merge_settings, override, read
+
+    recipe, overrides = recipe_and_overrides(arguments or (), verb)
+    tree = read(recipe)
+    for section, value in flags.items():
+        keys = value if isinstance(value, dict) else {"": None}
+        for key in keys:
+            given = {key: keys[key]} if key else value
+            tree = merge_settings(tree, {section: given}, _flag(section, key))
+    tree = override(tree, overrides)
+    if not explain:
+        _refuse_missing(tree)
+    return tree
+
+
+def _flag(section: str, key: str) -> str:
+    """The flag that gives a key of a section."""
+    name = f"{section}.{key}" if key else section
+    return _FLAGS.get(name, "--" + (key or section).replace("_", "-"))
+
+
+_FLAGS = {
+    "evaluation.data": "--eval-data",
+    "run.output": "--output",
+    "system_prompt": "--system",
+    "prompts": "--prompt",
+}
+"""Sections and keys whose flag has another name."""
+
+
+def _refuse_missing(tree: Mapping[str, Any]) -> None:
+    """Raise InputError for a model's folder or a file of data that is not there, before anything heavy is imported."""
+    run = tree.get("run")
+    if isinstance(run, Mapping) and run.get("output") and (Path(str(run["output"])) / "config.yaml").is_file():
+        return  # what is resumed has paths relative to the directory that it was started in
+    for section, find in (("model", lambda text: missing_model(model_folder(text))), ("data", missing_data)):
+        value = tree.get(section)
+        path = value.get("path") if isinstance(value, Mapping) else value
+        for place in [path] if isinstance(path, str) else path if isinstance(path, list) else ():
+            refused = find(place) if isinstance(place, str) and place.strip() else None
+            if refused is not None:
+                raise refused
+
+
+def without_none(values: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def typed_command() -> str:
+    """This command as it can be typed again."""
+    return command_line(*sys.argv[1:])
