@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import re
@@ -21,16 +22,25 @@ def render(template: str, **context: Any) -> str:
 
     Templates may call `chart(figure)` for the drawing and `breakable(name)` for a name that may wrap after `/` and `_`.
     """
-    import jinja2
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
-    folder = Path(__file__).parent / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    folder = _templates()
     script = (folder / "page.js").read_text(encoding="utf-8")
     policy = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     style = (folder / "page.css").read_text(encoding="utf-8")
+    page = _environment().get_template(template)
+    return page.render(**context, script=Markup(script), policy=policy, style=Markup(style))  # noqa: S704
+
+
+def _templates() -> Path:
+    return Path(__file__).parent / "templates"
+
+
+@functools.cache
+def _environment() -> Any:
+    """The templates, each of which is compiled once in a process: compiling takes far longer than filling in a page."""
+    import jinja2
+    from markupsafe import Markup, escape
 
     def breakable(name: str) -> Markup:
         return Markup(re.sub(r"([/_])", r"\1<wbr>", str(escape(name))))  # noqa: S704  escaped before
@@ -38,9 +48,16 @@ def render(template: str, **context: Any) -> str:
     def chart(figure: Mapping[str, Any]) -> Markup:
         return Markup(draw(figure, described(figure)))  # noqa: S704  draw escapes what it is given
 
-    helpers = {"breakable": breakable, "chart": chart, "points": points, "number": number_text, "percent": percent}
-    page = environment.get_template(template)
-    return page.render(**context, **helpers, script=Markup(script), policy=policy, style=Markup(style))  # noqa: S704
+    loader = jinja2.FileSystemLoader(_templates())
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {
+        "breakable": breakable,
+        "chart": chart,
+        "points": points,
+        "number": number_text,
+        "percent": percent,
+    }
+    return environment
 
 
 def described(figure: Mapping[str, Any]) -> str:
