@@ -144,7 +144,7 @@ def _names(key: str) -> list[str]:
         return [*PARTS[last], "{NAME: {key: value}}", *(["file.py:CLASS"] if last == "environment" else [])]
     if last == "name" and key.endswith("optimizer.name"):
         return [*PARTS["optimizer"]]
-    if last == "schedule":
+    if last in ("schedule", "clip_schedule"):
         return [*SCHEDULES]
     registries: dict[str, list[str]] = {
         "algorithm": [*ALGORITHMS, "{base: NAME, …}"],
