@@ -28,12 +28,9 @@ def render(template: str, **context: Any) -> str:
     script = (folder / "page.js").read_text(encoding="utf-8")
     policy = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     style = (folder / "page.css").read_text(encoding="utf-8")
-    page: str = (
-        _environment()
-        .get_template(template)
-        .render(**context, script=Markup(script), policy=policy, style=Markup(style))
-    )  # noqa: S704
-    return page
+    page = _environment().get_template(template)
+    text: str = page.render(**context, script=Markup(script), policy=policy, style=Markup(style))  # noqa: S704
+    return text
 
 
 def _templates() -> Path:
