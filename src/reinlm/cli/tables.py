@@ -91,8 +91,9 @@ def print_result(result: RunResult) -> None:
     if before and after:
         table = Table("", "before", "after", title=f"{summary['kind']}: {summary['steps']} steps")
         for name in after:
-            if name.endswith(("/accuracy", "/loss", "/reward", "/mean_length", "/greedy_accuracy")) and name in before:
-                table.add_row(name, _figure(name, before[name]), _figure(name, after[name]))
+            if name.endswith(("/accuracy", "/loss", "/reward", "/mean_length", "/greedy_accuracy")):
+                begun = _figure(name, before[name]) if name in before else ""  # a set that was added on resume
+                table.add_row(name, begun, _figure(name, after[name]))
         console.print(table)
     if summary.get("stopped"):
         console.print(f"stopped early: {summary['stopped']}", markup=False)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gated:
-    """A loss per token, and where the ratio was beyond a lower or an upper bound that stopped it."""
+    """A loss per token, and where the ratio was beyond a lower or an upper bound that stopped it; None: that is not known."""
 
     losses: Float[Tensor, " tokens"]
-    low: Bool[Tensor, " tokens"]
-    high: Bool[Tensor, " tokens"]
+    low: Bool[Tensor, " tokens"] | None = None
+    high: Bool[Tensor, " tokens"] | None = None
 
 
 class Gate(Protocol):

@@ -151,6 +151,8 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any], before: Set
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
         if before is not None and before.sources.get(path) == source and _at(before, path) == value:
             origin = "config.yaml of the run"
+        if isinstance(value, Mapping) and "path" in value:  # a file that stands for the section
+            path, value = (*path, "path"), value["path"]
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
     for origin, given in by_origin.items():

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from reinlm.config import differences, merge, read_recipe, redact
+from reinlm.display import cut
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import ModelConfig, Policy, load_policy
@@ -65,7 +66,13 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
     changed = differences(same_parts(spelled_out(before), tree), redact(tree))
     own = ("run", "resolved", "imports", "training.steps", "training.epochs")
     lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
-    said = [f"resumed after step {done} with {line}" for line in lines]
+    sets = tree["evaluation"]["data"]
+    added = {f"evaluation.data.{name}: None ": name for name in sets}
+    said = []
+    for line in lines:
+        name = next((name for start, name in added.items() if line.startswith(start)), None)
+        what = line if name is None else f"a further evaluation set: {name} ({cut(str(sets[name]['path']), 100)})"
+        said.append(f"resumed after step {done} with {what}")
     if any(line.startswith(("training.steps:", "training.epochs:")) for line in changed):
         moving = _schedules(config)
         effect = (
