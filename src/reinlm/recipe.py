@@ -138,7 +138,8 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
         elif path == ("evaluation", "data") and not isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = _merge({"eval": {"path": old}}, value, path)  # one set without a name is `eval`
         elif path == ("evaluation", "data") and isinstance(value, Mapping) and "path" not in {**old, **value}:
-            merged[key] = _merge(*({name: _as_data(one) for name, one in sets.items()} for sets in (old, value)), path)
+            before, after = ({name: _as_data(one) for name, one in sets.items()} for sets in (old, value))
+            merged[key] = _merge(before, after, path)
         elif path == ("text", "data"):
             merged[key] = _merge({"data": _as_data(old)}, {"data": _as_data(value)}, ())["data"]
         elif path in NAMED:

@@ -56,7 +56,8 @@ class FunctionGate:
         if isinstance(losses, Gated):
             return losses
         _check_values("gate", self.function, losses, len(log_ratio), "token")
-        return Gated(losses)
+        nowhere = torch.zeros_like(log_ratio, dtype=torch.bool)
+        return Gated(losses, nowhere, nowhere, known=False)
 
 
 @dataclass(frozen=True)

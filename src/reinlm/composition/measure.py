@@ -27,11 +27,9 @@ def measure_policy(
         "ratio/mean": (ratio.sum(), count),
         "ratio/moved": (((ratio - 1.0).abs() > MOVED).sum(), count),
     }
-    if gated.low is not None:
+    if gated.known:
         sums["clip_ratio/low_mean"] = (gated.low.sum(), count)
-    if gated.high is not None:
         sums["clip_ratio/high_mean"] = (gated.high.sum(), count)
-    if gated.low is not None and gated.high is not None:
         sums["clip_ratio/region_mean"] = ((gated.low | gated.high).sum(), count)
     maxima = {"ratio/max": ratio.max()} if ratio.numel() else {}
     if signals.ref_logprobs is not None:
@@ -53,7 +51,7 @@ def token_quantities(
     """Per-token quantities of an update, each [N], for the rollout log; all detached.
 
     `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither; absent
-    where the gate says neither), `weight` (what multiplies the gated loss: token weight, correction, sequence mask),
+    where that is not known), `weight` (what multiplies the gated loss: token weight, correction, sequence mask),
     `advantages`, and where there is a reference `kl` (k3).
     """
     weight = signals.weights if signals.correction is None else signals.weights * signals.correction
@@ -64,7 +62,7 @@ def token_quantities(
         "weight": weight if counted is None else weight * counted,
         "advantages": signals.advantages,
     }
-    if gated.low is not None and gated.high is not None:
+    if gated.known:
         found["clip"] = gated.high.to(logprobs.dtype) - gated.low.to(logprobs.dtype)
     if signals.ref_logprobs is not None:
         found["kl"] = k3(logprobs, signals.ref_logprobs)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gated:
-    """A loss per token, and where the ratio was beyond a lower or an upper bound that stopped it; None: that is not known."""
+    """A loss per token, and where the ratio was beyond a lower or an upper bound that stopped it."""
 
     losses: Float[Tensor, " tokens"]
-    low: Bool[Tensor, " tokens"] | None = None
-    high: Bool[Tensor, " tokens"] | None = None
+    low: Bool[Tensor, " tokens"]
+    high: Bool[Tensor, " tokens"]
+    known: bool = True
+    """False: where it was stopped is not known, `low` and `high` say nothing, and no `clip_ratio` is logged."""
 
 
 class Gate(Protocol):
