@@ -113,3 +113,26 @@ def test_what_results_depend_on_stays_as_it_was_on_resume(tmp_path: Path, change
     with pytest.raises(reinlm.InputError, match=named) as caught:
         trainer(tmp_path / "run", resume=True, **{"evaluation": {"data": {"test": ROWS[:3]}}} | changed)
     assert "a run keeps what its results depend on" in str(caught.value.hint)
+
+
+SOFT = "def soft(ratio, advantages): return -{factor} * ratio * advantages\n"
+
+
+def test_a_file_of_parts_that_changed_since_the_run_was_begun_is_named_on_every_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "soft_file.py"
+    file.write_text(SOFT.format(factor=1.0))
+    chosen = {"algorithm": {"base": "grpo", "gate": "soft_file.py:soft"}}
+    run_rl(tmp_path / "run", **chosen)
+    begun = read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["files"]
+    assert len(begun["soft_file.py"]) == 16
+    said = []
+    for steps, factor in ((3, 1.0), (4, 2.0), (5, 2.0)):
+        file.write_text(SOFT.format(factor=factor))
+        trainer(tmp_path / "run", resume=True, training={"steps": steps}, **chosen).train()
+        said.append([note for note in notes(tmp_path / "run") if "soft_file.py" in note])
+    text = "soft_file.py has changed since the run was begun: its parts are those of the file as it is"
+    assert said == [[], [text], [text]]
+    assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["files"] == begun

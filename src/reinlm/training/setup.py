@@ -187,6 +187,16 @@ def check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
             )
 
 
+def changed_files(path: Path, files: Mapping[str, str]) -> list[str]:
+    """A note where files of parts are others than those that a resumed run was begun with; `files` are those of now."""
+    begun = (read_recipe(path / "config.yaml").get("resolved") or {}).get("files") or {}
+    changed = [file for file, digest in begun.items() if files.get(file, digest) != digest]
+    if not changed:
+        return []
+    have = "has" if len(changed) == 1 else "have"
+    return [f"{', '.join(changed)} {have} changed since the run was begun: its parts are those of the file as it is"]
+
+
 def check_steps(path: Path, total: int) -> None:
     """Raises InputError where a resumed run has made more steps than it is to have."""
     newest, _ = newest_checkpoint(path / CHECKPOINTS)
