@@ -92,7 +92,7 @@ class Agent(ABC):
     ) -> Self:
         """Learn for so many further steps of the environment, or episodes; never more steps than that.
 
-        A second call goes on; schedules start anew.
+        A second call goes on; schedules start again.
 
         Args:
             steps: of all environments together; `total_timesteps` is the same.

@@ -79,7 +79,7 @@ class RunFolder:
     ) -> None:
         path = Path(path)
         if resume and overwrite:
-            raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
+            raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts again")
         _check_place(path)
         if resume:
             _check_resume(path, kind, _storable(config), tuple(may_change), _storable(defaults or {}), spelled_out)
@@ -92,7 +92,7 @@ class RunFolder:
                 )
             if not overwrite and not _failed_at_once(path):
                 what = "run folder" if known else "folder"
-                hint = "give --resume to go on, --overwrite to start anew, or another folder"
+                hint = "give --resume to go on, --overwrite to start again, or another folder"
                 raise InputError(f"{what} {path} exists", hint=hint if known else "give another folder")
 
     @classmethod
@@ -252,7 +252,7 @@ def _check_resume(
         old = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
     except FileNotFoundError:
         raise InputError(
-            f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
+            f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start again with --overwrite"
         ) from None
     changed = [
         line
