@@ -88,6 +88,7 @@ def sft(
     flags = sections_of_flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = settings_tree("sft", arguments, flags, explain=explain)
     if explain:
+        _check_seeds(seeds)
         typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
@@ -124,6 +125,7 @@ def rl(
         "rl", arguments, flags | without_none({"algorithm": algorithm, "environment": environment}), explain=explain
     )
     if explain:
+        _check_seeds(seeds)
         typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
@@ -331,6 +333,13 @@ def classical(
         reports=[ReportTracker()],
     )
     typer.echo(json.dumps(result.summary) if as_json else f"report  {result.folder / REPORT_FILE}")
+
+
+def _check_seeds(seeds: int | None) -> None:
+    from reinlm.grid import check_seeds
+
+    if seeds is not None:
+        check_seeds(seeds)
 
 
 def _show(result: Any) -> None:
