@@ -25,7 +25,7 @@ from reinlm.runs.progress import Progress, hushed
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.in_force import explanation, settings_tree
-from reinlm.training.rl_checks import check_settings, in_force
+from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
 
@@ -315,12 +315,13 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
         config = configuration(kind, tree, loaded, resume=options.get("resume"))
-        nulls = {}
+        nulls, notes = {}, []
         if isinstance(config, RLConfig):
             algorithm = composed or resolve(config.algorithm)
             check_settings(config, algorithm)
             nulls = in_force(config, algorithm)
-        return explanation(settings_tree(config, composed), tree.sources, nulls)
+            notes = notes_before_a_model(config, algorithm, tree.sources)
+        return explanation(settings_tree(config, composed), tree.sources, nulls, notes)
 
 
 def create_model(

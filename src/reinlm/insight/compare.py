@@ -19,6 +19,7 @@ from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
 from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
+from reinlm.sources import DEFAULT_OF
 
 PAGE_FILE = "compare.html"
 OF_ONE_RUN = ("seed", "seeds", "run", "resolved", "imports", "output", "tensorboard")
@@ -229,7 +230,7 @@ def _implied(text: str, config: Mapping[str, Any]) -> frozenset[str]:
             path.pop()
         key = f"{path[-1][1]}.{known['key']}".lstrip(".")
         path.append((len(known["indent"]), key))
-        if line.endswith(f"  # {algorithm}"):
+        if line.endswith(f"  # {algorithm}") or (key.startswith("algorithm.") and f"  # {DEFAULT_OF}" in line):
             found.add(key)
     return frozenset(found)
 
