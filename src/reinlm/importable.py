@@ -181,8 +181,10 @@ def place_of(made: Any) -> str | None:
     """`file.py:NAME` or `module:NAME`, at which another process finds this object; None where there is no such place.
 
     There is none for closures, lambdas in a call, and what a notebook defines. Files below the working directory are
-    relative to it.
+    relative to it. Numbers and texts have none: equal ones are the same object wherever they stand.
     """
+    if isinstance(made, bool | int | float | complex | str | bytes):
+        return None
     for module, name in _homes(made):
         home = module_place(module)
         if home is not None:
