@@ -44,7 +44,7 @@ settings.load_profile("reinlm")
 
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
-    """Every register of parts as it was before the test, which may add its own: other tests list what is registered."""
+    """Registers of parts and the import path as they were before the test, which may add to them: other tests list them."""
     from reinlm.importable import IMPORTED
     from reinlm.loop.trackers import registry
     from reinlm.objectives import CHOICES
@@ -56,8 +56,9 @@ def registers() -> Iterator[None]:
     ladder = sys.modules["reinlm.algorithms.ladder"]
     tables: list[dict[str, Any]] = [*PARTS.values(), *CHOICES.values(), SCHEDULES, COLUMNS, registry._KINDS, METRICS]
     tables += [ladder.ALGORITHMS, ladder.CARDS]
-    before = [dict(table) for table in tables]
+    before, path = [dict(table) for table in tables], list(sys.path)
     yield
+    sys.path[:] = path
     for table, kept in zip(tables, before, strict=True):
         table.clear()
         table.update(kept)

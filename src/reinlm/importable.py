@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from reinlm.errors import InputError, nearest
+from reinlm.importing import ImportedCallError, importing
 
 IMPORTED = "reinlm_imports_"
 """Prefix of the module names of users' files."""
@@ -30,7 +31,8 @@ def load_imports(places: str | Path | Sequence[str | Path]) -> list[ModuleType]:
         places: one or several.
 
     Raises:
-        InputError: a file or module that is not there, or that raises while it is imported; the line is named.
+        InputError: a file or module that is not there, or that raises while it is imported, or calls what trains, samples
+            or writes; the line is named.
     """
     several = [places] if isinstance(places, str | Path) else places
     if not isinstance(several, Sequence) or not all(isinstance(place, str | Path) for place in several):
@@ -56,10 +58,11 @@ def _load(place: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # a file may import those beside it, as a script may
     try:
-        spec.loader.exec_module(module)
+        with importing(place):
+            spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if not isinstance(error, Exception | SystemExit):
+        if isinstance(error, ImportedCallError) or not isinstance(error, Exception | SystemExit):
             raise
         raise InputError(f"imports: {place} raises {type(error).__name__}: {error}{_line(error, path)}") from error
     return module
@@ -79,7 +82,10 @@ def _load_module(name: str) -> ModuleType:
     if "" in name.split("."):
         raise InputError(f"imports: {name!r} is no name of a module", hint="give a file.py or a module")
     try:
-        return importlib.import_module(name)
+        with importing(name):
+            return importlib.import_module(name)
+    except ImportedCallError:
+        raise
     except ImportError as error:
         raise InputError(f"imports: cannot import {name}: {error}", hint="give a file.py or a module") from error
     except (Exception, SystemExit) as error:
@@ -191,8 +197,10 @@ def place_of(made: Any) -> str | None:
     """`file.py:NAME` or `module:NAME`, at which another process finds this object; None where there is no such place.
 
     There is none for closures, lambdas in a call, and what a notebook defines. Files below the working directory are
-    relative to it.
+    relative to it. Numbers and texts have none: equal ones are the same object wherever they stand.
     """
+    if isinstance(made, bool | int | float | complex | str | bytes):
+        return None
     for module, name in _homes(made):
         home = module_place(module)
         if home is not None:

@@ -57,7 +57,7 @@ SECTIONS: dict[Section, tuple[str, str]] = {
     "signal": ("Is there a signal?", ""),
     "answers": ("What are the answers like?", ""),
     "bounds": ("Does the update stay in bounds?", ""),
-    "critic": ("Does the critic know anything?", """Only for algorithms with a critic."""),
+    "critic": ("How good is the critic?", """Only for algorithms with a critic."""),
     "sampler": (
         "Do sampler and trainer agree?",
         """The sampler reports a log-probability for each token that it chose, and the trainer computes that of the same token

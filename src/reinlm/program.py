@@ -22,6 +22,16 @@ def command_line(*words: str | os.PathLike[str]) -> str:
     return shlex.join([*program(), *(os.fspath(word) for word in words)])
 
 
+def install(extra: str) -> str:
+    """The hint that says how a package which an option needs is installed: with the extra of reinlm that has it.
+
+    Example:
+        >>> install("lora")
+        "in the clone of reinlm: pip install '.[lora]'"
+    """
+    return f"in the clone of {NAME}: pip install '.[{extra}]'"
+
+
 def as_typed(text: str) -> str:
     """`text` with its commands as they can be typed here: those that begin a line, and those in backticks.
 

@@ -17,8 +17,6 @@ from reinlm.algorithms import ALGORITHMS, algorithm
 from reinlm.objectives import Counts, Feedback, Layout
 from strategies import layouts, padded_batches, partition
 
-pytestmark = pytest.mark.no_cover
-
 COVARIANCE = {"fraction": 0.3, "low": 0.0, "high": 100.0}
 CHOSEN = {name: algorithm(name) for name in ALGORITHMS} | {
     "prompts": algorithm("dapo", aggregation="prompt_mean"),

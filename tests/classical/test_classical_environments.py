@@ -230,7 +230,7 @@ class Physics(Counter):
 
 def test_an_environment_that_holds_more_than_values_begins_anew_and_says_so() -> None:
     assert capture(Physics()) is None
-    with pytest.warns(UserWarning, match="cannot be saved, so the episode that was interrupted begins anew"):
+    with pytest.warns(UserWarning, match="cannot be saved, so the episode that was interrupted begins again"):
         assert not restore(Physics(), None, "Physics")
     agent = ActorCritic(Physics, environments=1).learn(4)
     state = agent.state_dict()

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda pole, lake: evaluate(lake, episodes="3"),  # type: ignore[arg-type]
         "episodes must be a whole number, not '3'",
     ),
-    "a device": (lambda pole, lake: PPO.load("x", device="cuda"), "device='cuda' is not to be had"),
+    "a device": (lambda pole, lake: PPO.load("x", device="cuda"), "device='cuda' is not supported"),
     "custom objects": (lambda pole, lake: PPO.load("x", custom_objects={"a": 1}), "load takes no custom_objects"),
     "system info": (lambda pole, lake: PPO.load("x", print_system_info=True), "load prints no system_info"),
     "a budget that is text": (lambda pole, lake: pole.learn("1000"), "steps must be a whole number, not '1000'"),

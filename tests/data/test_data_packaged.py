@@ -144,5 +144,7 @@ def test_a_name_finds_its_family_and_an_unknown_one_is_an_error(qwen, monkeypatc
 
 def test_without_the_package_the_error_says_how_to_get_it(qwen, monkeypatch):
     monkeypatch.setitem(sys.modules, "renderers", None)
-    with pytest.raises(InputError, match=r'needs the package renderers \(pip install "reinlm\[renderers\]"\)'):
+    with pytest.raises(
+        InputError, match=r"needs the package renderers \(in the clone of reinlm: pip install '\.\[renderers\]'\)"
+    ):
         quiet(qwen)

@@ -164,7 +164,7 @@ def test_an_empty_folder_is_named(tmp_path):
 )
 def test_a_missing_package_says_how_to_install_it(sources, monkeypatch, module, name, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"{name}.*pip install \"reinlm\[{extra}\]\""):
+    with pytest.raises(InputError, match=rf"{name}.*pip install '\.\[{extra}\]'"):
         load_rows(sources[name])
 
 

@@ -219,7 +219,8 @@ def _set_up(words: list[str]) -> str:
         assert (ROOT / words[1]).is_file(), text
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for word in words:
-        for extra in re.findall(r"\[([\w,]+)\]", word):
+        for package, extra in re.findall(r"^([^\[]*)\[([\w,]+)\]$", word):
+            assert package == ".", f"{text}: reinlm is installed from a clone"
             assert set(extra.split(",")) <= set(extras), text
     return f"{text}: not a command of reinlm"
 

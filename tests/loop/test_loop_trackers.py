@@ -201,7 +201,7 @@ def test_a_tracker_whose_package_is_missing_is_refused_before_anything_is_loaded
     monkeypatch.setattr(registry, "find_spec", lambda package: None if package == name else found(package))
     with pytest.raises(reinlm.InputError, match=f"tracker '{name}' needs the package {name}") as raised:
         reinlm.sft("no/such/model", ROWS, output=tmp_path / "run", run={"trackers": [name]})
-    assert raised.value.hint == f"pip install 'reinlm[{extra}]'"
+    assert raised.value.hint == f"in the clone of reinlm: pip install '.[{extra}]'"
     assert not (tmp_path / "run").exists()
 
 

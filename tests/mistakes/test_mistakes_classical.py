@@ -112,7 +112,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("a callback", lambda: PPO(POLE).learn(512, callback=StopOnReward()), "no callback StopOnReward (learn(log=f)"),
     ("EvalCallback", lambda: PPO(POLE).learn(512, callback=EvalCallback()), "eval_freq keeps the best weights"),
     ("log_interval", lambda: PPO(POLE).learn(512, log_interval=4), "learn(log=f) calls f(metrics)"),
-    ("reset_num_timesteps", lambda: PPO(POLE).learn(512, reset_num_timesteps=False), "its schedules start anew"),
+    ("reset_num_timesteps", lambda: PPO(POLE).learn(512, reset_num_timesteps=False), "its schedules start again"),
     ("a tb_log_name", lambda: PPO(POLE).learn(512, tb_log_name="x"), "reinlm classical --tensorboard"),
     ("evaluate with render=True", lambda: evaluate(PPO(POLE), render=anything(True)), "--render video"),
     (

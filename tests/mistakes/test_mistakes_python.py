@@ -78,7 +78,7 @@ MODELS: dict[str, Mistake] = {
     "a control task": (
         lambda b: b.ask("1+1=", b.folder / "control"),
         "which is no language model",
-        r"reinlm\.classical\.evaluate",
+        "classical.evaluate",
     ),
     "an empty folder": (lambda b: b.score(b.folder / "empty"), "has no (tokenizer|config.json)", "expected"),
     "a recipe": (lambda b: b.rl(b.folder / "recipe.yaml"), "is a recipe, not a model", "recipe="),

@@ -330,7 +330,7 @@ def test_lora_without_peft_says_how_to_install_it(folder: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(InputError, match=r"model\.lora needs peft") as caught:
         load_policy(ModelConfig(path=str(folder), lora=LoraConfig()))
-    assert caught.value.hint == "pip install 'reinlm[lora]'"
+    assert caught.value.hint == "in the clone of reinlm: pip install '.[lora]'"
 
 
 # Restoring

@@ -254,7 +254,7 @@ def test_a_gate_that_acts_is_not_noted(tmp_path: Path, capsys: Any) -> None:
     text = said(capsys)
     assert "grpo: 2 updates of each batch (2 passes of 1 minibatch of 2 groups)" in text
     written = (result.folder / "config.yaml").read_text()
-    assert "\n  minibatches: null  # in force: 1\n  passes: 2\n" in written
+    assert "\n  minibatches: null  # in force: 1\n  passes: 2  # Python\n" in written
     assert "\ncritic: null  # in force: none, as grpo trains none\n" in written
     assert ("training", "minibatches") not in read_sources(written)
     assert "note:" not in text

@@ -19,6 +19,7 @@ from reinlm.api.settings import composed_over, configuration, run_settings, sess
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
 from reinlm.grid import PlannedRun, plan, run_queue
+from reinlm.importing import refuse_while_importing
 from reinlm.loop import RunResult
 from reinlm.recipe import over, read
 from reinlm.runs.progress import Progress, hushed
@@ -53,6 +54,7 @@ class SFTTrainer(SFTSession):
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[SFTKeywords]) -> None:
+        refuse_while_importing("reinlm.SFTTrainer")
         loaded, sections, options = arguments(self.kind, model, data, keywords)
         with run_settings(self.kind, sections, options) as tree, hushed(quiet=options.get("quiet", False)):
             super().__init__(
@@ -81,6 +83,7 @@ class RLTrainer(RLSession):
     """
 
     def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RLKeywords]) -> None:
+        refuse_while_importing("reinlm.RLTrainer")
         loaded, sections, options = arguments(self.kind, model, data, keywords)
         given = sections.get("algorithm")
         if isinstance(given, type):
@@ -119,6 +122,7 @@ def sft(
     Raises:
         InputError: anything that cannot be used, named. RunError: a run that cannot go on.
     """
+    refuse_while_importing("reinlm.sft")
     if seeds is not None:
         return _seeds("sft", model, data, keywords, seeds)
     return SFTTrainer(model, data, **keywords).train()
@@ -132,6 +136,7 @@ def rl(
     model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RLKeywords]
 ) -> RunResult | Comparison:
     """Reinforcement learning of a language model. Arguments as in `RLTrainer`; returns and raises as `sft` does."""
+    refuse_while_importing("reinlm.rl")
     if seeds is not None:
         return _seeds("rl", model, data, keywords, seeds)
     return RLTrainer(model, data, **keywords).train()
@@ -172,6 +177,7 @@ def compare(
     """
     from reinlm.insight.compare import compare_runs, write_page
 
+    refuse_while_importing("reinlm.compare")
     check_flags(quiet=quiet)
     if other:
         name, value = next(iter(other.items()))
@@ -261,6 +267,7 @@ def evaluate(
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
     """
+    refuse_while_importing("reinlm.evaluate")
     check_flags(overwrite=overwrite, quiet=quiet)
     sections = spread("eval", given_keywords("eval", sections))
     loaded, sections = objects(model, data, sections.pop("output", None), sections, trains=False)
@@ -287,6 +294,7 @@ def generate(
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """
+    refuse_while_importing("reinlm.generate")
     check_flags(quiet=quiet)
     sections = spread("generate", given_keywords("generate", sections))
     prompts = one_of("prompts", prompts, sections.pop("prompts", None), "prompt")
@@ -347,6 +355,7 @@ def create_model(
         overwrite: replace the model that `output` holds.
         sections: further keys of `CreateConfig`, such as `tokenizer={"vocab_size": 2048}`, `layers=4, hidden_size=256`.
     """
+    refuse_while_importing("reinlm.create_model")
     check_flags(overwrite=overwrite)
     _, sections = objects(None, data, output, sections, trains=False)
     return run_create(configuration(CreateConfig, over(read(recipe), sections), None), overwrite=overwrite)

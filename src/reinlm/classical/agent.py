@@ -17,6 +17,7 @@ from reinlm.classical.shown import DATA, USED
 from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.runs import MetricSums, Progress
 
 BLOCKS = 100
@@ -91,7 +92,7 @@ class Agent(ABC):
     ) -> Self:
         """Learn for so many further steps of the environment, or episodes; never more steps than that.
 
-        A second call goes on; schedules start anew.
+        A second call goes on; schedules start again.
 
         Args:
             steps: of all environments together; `total_timesteps` is the same.
@@ -104,6 +105,7 @@ class Agent(ABC):
         Raises:
             InputError: for no budget, two of them, or one that the algorithm has no use for.
         """
+        refuse_while_importing(f"{type(self).__name__}.learn")
         check_learn(others)
         if log is not None and not callable(log):
             raise InputError(f"log is a function of the metrics, not {log!r:.60}", hint="learn(1000, log=print)")
@@ -137,6 +139,7 @@ class Agent(ABC):
 
     def save(self, path: str | Path) -> Path:
         """Write a folder from which `load` goes on exactly: settings as JSON, everything learned as safetensors."""
+        refuse_while_importing(f"{type(self).__name__}.save")
         return write_agent(self, Path(path))
 
     @classmethod

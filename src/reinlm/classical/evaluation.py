@@ -24,6 +24,7 @@ from reinlm.classical.environments import (
 from reinlm.classical.sb3_names import check_evaluate
 from reinlm.classical.stand_in import StandIn
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def evaluate(
     An environment without a limit of its own is cut off after 1,000 steps. Raises InputError for episodes below 1, for an
     environment that is not one of Gymnasium, and for arguments that it is not made with.
     """
+    refuse_while_importing("reinlm.classical.evaluate")
     if "n_eval_episodes" in env_arguments:
         if episodes is not None:
             raise InputError("episodes and n_eval_episodes are the same; give one of them")

@@ -14,6 +14,7 @@ from reinlm.classical.agent import Agent
 from reinlm.classical.environments import EnvLike, make, name_of
 from reinlm.classical.evaluation import evaluate
 from reinlm.errors import InputError
+from reinlm.program import install
 
 _MODES = {"text": "ansi", "video": "rgb_array"}
 """What is asked for -> Gymnasium's render mode."""
@@ -56,7 +57,7 @@ def record_video(agent: Agent, folder: Path, seed: int = 10_000) -> Path:
 
 
 def _no_video(error: Exception) -> InputError:
-    return InputError(f"a video needs more than Gymnasium: {error}", hint='pip install "reinlm[video]"')
+    return InputError(f"a video needs more than Gymnasium: {error}", hint=install("video"))
 
 
 def check_rendering(env: EnvLike, arguments: Mapping[str, Any], what: str) -> None:

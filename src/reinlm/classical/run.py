@@ -21,6 +21,7 @@ from reinlm.classical.sb3 import settings_of
 from reinlm.classical.seeds import summarise, write_mean_curve
 from reinlm.classical.stored import STATE, read_description
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.loop import Callback, Loop, LoopSettings, StepContext, StepReport, Updated, build_trackers
 from reinlm.loop.delivery import send_event
 from reinlm.loop.events import Reason, RunEnded
@@ -102,6 +103,7 @@ def run_classical(
     `reports` get `RunEnded` when the whole of it has ended, however it ends. Raises InputError for what cannot be run, before
     anything is written.
     """
+    refuse_while_importing("run_classical")
     for name in others:
         known = name in ClassicalConfig.model_fields
         raise InputError(

@@ -89,7 +89,7 @@ def settings_of(
         kind: the algorithm, whose settings are looked at.
         env: None where it is not known.
         given: settings under our names, the textbooks' symbols or those of Stable-Baselines3.
-        before: settings under our names that these change; what they say is not said anew.
+        before: settings under our names that these change; what they say is not said again.
 
     Raises:
         InputError: for a setting under two names, and for what means something else here.
@@ -125,7 +125,7 @@ def _ours(kind: type[Agent], name: str, value: Any, env: EnvLike | None) -> dict
         same, why = AS_IT_IS[name]
         if value == same:
             return {}
-        raise InputError(f"{name}={value!r} is not to be had: {why.format(value)}")
+        raise InputError(f"{name}={value!r} is not supported: {why.format(value)}")
     alias = SB3[name].classical if name in SB3 else None
     ours = next((one for one in (name, *SYMBOLS.get(name, ()), alias) if one in fields), name)
     if ours not in fields:
@@ -144,7 +144,7 @@ def _refuse_misspelt(fields: Collection[str], name: str) -> None:
     """Raise InputError for a name that is nearest to one of Stable-Baselines3 or the textbooks; other names are refused later."""
     symbols = {word for word, ours in SYMBOLS.items() if any(one in fields for one in ours)}
     foreign = {word for word, alias in SB3.items() if alias.classical in fields} | symbols
-    near = nearest(name, [*foreign, *fields])
+    near = None if name in SB3 or name in SYMBOLS else nearest(name, [*foreign, *fields])
     if near is not None and near in foreign and near not in fields:
         raise InputError(f"unknown key {name!r}", hint=f"did you mean {near!r}?")
 
@@ -179,7 +179,7 @@ def _network(kind: type[Agent], value: Any) -> dict[str, Any]:
             continue
         else:
             raise InputError(
-                f"policy_kwargs: {name}={getattr(inner, '__name__', inner)} is not to be had: the networks of {kind.name} are "
+                f"policy_kwargs: {name}={getattr(inner, '__name__', inner)} is not supported: the networks of {kind.name} are "
                 f"linear layers with {getattr(kind, 'activation', 'nothing')} between them",
                 hint="hidden=(64, 64) are their units",
             )
@@ -213,14 +213,14 @@ def _train_freq(kind: type[Agent], value: Any) -> dict[str, Any]:
 
 def _gradient_steps(kind: type[Agent], value: Any) -> dict[str, Any]:
     if value == -1:
-        raise InputError("gradient_steps=-1 is not to be had", hint="give updates the number that train_every has")
+        raise InputError("gradient_steps=-1 is not supported", hint="give updates the number that train_every has")
     return {"updates": value}
 
 
 def _device(kind: type[Agent], value: Any) -> dict[str, Any]:
     if str(value) not in ("cpu", "auto"):
         raise InputError(
-            f"device={str(value)!r} is not to be had: networks this small are faster on the CPU",
+            f"device={str(value)!r} is not supported: networks this small are faster on the CPU",
             hint="leave device out",
         )
     return {}

@@ -28,8 +28,8 @@ SYMBOLS = {
 """Symbols of textbooks, and names of Stable-Baselines3 that are several of our settings: the first that an algorithm has."""
 
 AS_IT_IS = {
-    "use_sde": (False, "actions are drawn anew in every step: there is no state-dependent exploration"),
-    "sde_sample_freq": (-1, "actions are drawn anew in every step: there is no state-dependent exploration"),
+    "use_sde": (False, "noise is drawn for every step: there is no state-dependent exploration"),
+    "sde_sample_freq": (-1, "noise is drawn for every step: there is no state-dependent exploration"),
     "stats_window_size": (100, "the online return is the mean of the last 100 episodes"),
     "rollout_buffer_class": (None, "batches have one form"),
     "rollout_buffer_kwargs": (None, "batches have one form"),
@@ -122,7 +122,7 @@ EVALUATE = {
 LEARN = {
     "callback": "learn(log=f) calls f(metrics) about a hundred times, and ends where it returns False",
     "log_interval": "learn(log=f) calls f(metrics) about a hundred times",
-    "reset_num_timesteps": "a second call counts on, and its schedules start anew",
+    "reset_num_timesteps": "a second call counts on, and its schedules start again",
     "tb_log_name": "reinlm classical --tensorboard writes TensorBoard's files",
 }
 """Arguments of `learn` there, and what to do here."""
@@ -174,7 +174,7 @@ def check_load(others: Mapping[str, Any]) -> None:
     """Raise InputError for arguments of `load` that it does not take, or that ask for what it does not do."""
     for name, value in others.items():
         if name == "device" and str(value) not in ("cpu", "auto"):
-            raise InputError(f"device={str(value)!r} is not to be had: agents act on the CPU", hint="leave device out")
+            raise InputError(f"device={str(value)!r} is not supported: agents act on the CPU", hint="leave device out")
         if name == "print_system_info" and value:
             raise InputError("load prints no system_info", hint="`reinlm --version` prints the version")
         if name == "custom_objects" and value:

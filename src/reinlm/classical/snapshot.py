@@ -46,7 +46,7 @@ def restore(env: gym.Env[Any, Any], snapshot: Snapshot | None, name: str = "the 
     without one, where the capture is of an environment that is made differently; False then."""
     if snapshot is None:
         warnings.warn(
-            f"the state of {name} cannot be saved, so the episode that was interrupted begins anew", stacklevel=2
+            f"the state of {name} cannot be saved, so the episode that was interrupted begins again", stacklevel=2
         )
         return False
     layers = _layers(env)

@@ -16,7 +16,7 @@ from reinlm.program import as_typed
 
 app = typer.Typer(
     name="reinlm",
-    help="Improve language models by reinforcement learning, from a laptop to a cluster.",
+    help="Improve language models by reinforcement learning, on a laptop with two cores or on a GPU.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -52,7 +52,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, RL, a report; two minutes."""
+    """A tiny model from scratch: SFT, RL, a report; about a minute and a half."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)

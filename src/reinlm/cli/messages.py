@@ -165,7 +165,9 @@ def _as_algorithm(name: str, rest: Sequence[str] = ()) -> str | None:
     catalogue()
     classical = find_name(name, CLASSES)
     if classical is not None:
-        return f"it is a classical algorithm: {command_line('classical', classical, *(rest if control else example(classical)))}"
+        words, budget = example(classical), bool({"--steps", "--episodes"} & set(rest))
+        words = (*rest, *(() if budget else words[2:])) if control else words
+        return f"it is a classical algorithm: {command_line('classical', classical, *words)}"
     return None
 
 

@@ -43,7 +43,7 @@ def whole_number(text: str) -> int:
 Steps = Annotated[int | None, typer.Option(help="Training steps.", parser=whole_number, metavar="<int>")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --output.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew in an existing --output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again in an existing --output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Explain = Annotated[

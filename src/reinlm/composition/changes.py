@@ -118,8 +118,6 @@ def change_list(kind: str, old: Sequence[Any], given: Any) -> list[Any]:
         named = None if _is_instance(kind, item) else _names(kind, item)
         at = _position(left, next(iter(named))) if named and len(named) == 1 else None
         made.append(change(kind, None if at is None else left.pop(at), item))
-        if made[-1] is None:
-            raise _unreadable(kind, item)
     return made
 
 

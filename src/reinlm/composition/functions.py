@@ -122,8 +122,7 @@ def as_advantage(made: Any) -> Any:
         return replace(made, **inner) if changed else made
     if isinstance(made, Advantage) or hasattr(made, "needs"):
         return made
-    if not _by_name("advantage", made, ADVANTAGE, ()):
-        raise InputError(f"advantage: {name_of(made)} is no advantage", hint=_HINTS["advantage"])
+    _by_name("advantage", made, ADVANTAGE, ())
     advantage = FunctionAdvantage(made)
     if "feedback" not in _parameters("advantage", made):
         layout = Layout.from_lengths([2, 1, 3, 1], group_size=2)

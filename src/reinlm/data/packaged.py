@@ -10,6 +10,7 @@ from reinlm.data.batching import Plan, TokenIds
 from reinlm.data.rendering import Renderer
 from reinlm.data.rows import BadRow, one_line
 from reinlm.errors import InputError
+from reinlm.program import install
 from reinlm.records import Content, Message
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ class PackagedRenderer(Renderer):
             import renderers
             from renderers.base import MODEL_RENDERER_MAP
         except ImportError as error:
-            raise InputError(
-                "renderer: renderers needs the package renderers", hint='pip install "reinlm[renderers]"'
-            ) from error
+            raise InputError("renderer: renderers needs the package renderers", hint=install("renderers")) from error
         if model in (None, "auto"):  # for unlisted names the package would send a request to the network
             model = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
         if model is None:

@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 from reinlm.data.rows import BadRow, Row, one_line
 from reinlm.errors import InputError, unknown
 from reinlm.hub import missing_data, nearest_path, why_not_on_hub
+from reinlm.program import install
 
 Read = Iterator[Row | BadRow]
 
@@ -217,7 +218,7 @@ def _read_parquet(source: str) -> Read:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise InputError(f"{source}: reading Parquet needs pyarrow", hint='pip install "reinlm[parquet]"') from error
+        raise InputError(f"{source}: reading Parquet needs pyarrow", hint=install("parquet")) from error
     number = 0
     try:
         with pq.ParquetFile(source) as file:
@@ -233,7 +234,7 @@ def _read_data_set(source: str, split: str | None, subset: str | None) -> Read:
     try:
         import datasets
     except ImportError as error:
-        hint = 'pip install "reinlm[datasets]", or give a .jsonl, .json, .csv or .parquet file'
+        hint = f"{install('datasets')}, or give a .jsonl, .json, .csv or .parquet file"
         raise InputError(f"{source!r} is no file, and data sets need the package datasets", hint=hint) from error
     path = Path(source)
     if not path.is_dir():

@@ -133,7 +133,7 @@ def compare_queue(
     if failed and not any(run.ended in ("finished", "stopped") for run in runs):
         name, why = next(iter(failed.items()))
         raise RunError(
-            f"every {kind} run failed; the first, {name}: {why}", hint="mend the settings and start it again"
+            f"every {kind} run failed; the first, {name}: {why}", hint="correct the settings and start it again"
         )
     return _compared(runs, metrics, failed)
 

@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 from reinlm.config import Config, ModelPath, build
 from reinlm.errors import InputError, unknown
 from reinlm.hub import missing_model, nearest_path, why_not_on_hub
+from reinlm.program import install
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_s
 
 
 class LoraConfig(Config):
-    """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs `pip install 'reinlm[lora]'`."""
+    """A low-rank adapter (arXiv 2106.09685): the base model is not trained. Needs the extra `lora`: `pip install '.[lora]'`."""
 
     rank: int = Field(default=16, ge=1)
     """Columns of the adapter's matrices."""
@@ -335,7 +336,7 @@ def _add_lora(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
     try:
         import peft
     except ImportError as error:
-        raise InputError("model.lora needs peft", hint="pip install 'reinlm[lora]'") from error
+        raise InputError("model.lora needs peft", hint=install("lora")) from error
     if isinstance(config.target_modules, list):
         known = _linear_names(model)
         for name in config.target_modules:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.models.loading import PROMPT_FORMAT, Policy
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     training. A model with LoRA is written merged, with the adapter as it is in `adapter/`, from which `restore_policy`
     restores the exact weights.
     """
+    refuse_while_importing("reinlm.save_policy")
     folder = Path(folder)
     model: Any = policy.model
     if hasattr(model, "merge_and_unload"):

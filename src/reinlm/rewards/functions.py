@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reinlm.errors import InputError, error_line, file_of, nearest
+from reinlm.importing import ImportedCallError, importing
 from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
 from reinlm.rewards.copies import copied, restored
 from reinlm.rewards.running import Function
@@ -67,12 +68,18 @@ def load(source: FunctionSource) -> Callable[..., Any]:
         return _built(source.function, source.options)
     if source.kind == "copy":
         try:
-            return restored(source.place)
+            with importing("the main program"):
+                return restored(source.place)
+        except ImportedCallError:
+            raise
         except Exception as error:
             raise InputError(f"its copy cannot be read: {error_line(error)}") from error
     file = source.place if source.kind == "file" else None
     try:
-        module = _import_file(source.place) if file else importlib.import_module(source.place)
+        with importing(source.place):
+            module = _import_file(source.place) if file else importlib.import_module(source.place)
+    except ImportedCallError:
+        raise
     except (Exception, SystemExit) as error:
         beside = Path(f"{source.place.replace('.', '/')}.py")
         hint = f"write {beside}:{source.function}" if file is None and beside.is_file() else None

@@ -189,10 +189,10 @@ class RewardSet:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """A line for each object that changes and keeps nothing in checkpoints, which a resumed run begins anew."""
+        """A line for each object that changes and keeps nothing in checkpoints, which a resumed run starts again."""
         return tuple(
             f"reward {reward.name!r} is an object that changes its {reward.parameters.changes!r}, which no checkpoint holds: "
-            "it begins anew; write state_dict and load_state_dict to keep it"
+            "it starts again; write state_dict and load_state_dict to keep it"
             for reward in self._rewards
             if reward.parameters is not None and reward.parameters.changes
         )

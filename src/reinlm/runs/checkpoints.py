@@ -155,7 +155,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, dict[Path, str]]:
         reasons = "; ".join(f"{path.name}: {defect}" for path, defect in damaged.items())
         raise InputError(
             f"no checkpoint in {folder} can be read ({reasons})",
-            hint="put the files back from a copy, or start anew with --overwrite (overwrite=True) or in another folder",
+            hint="put the files back from a copy, or start again with --overwrite (overwrite=True) or in another folder",
         )
     return None, damaged
 

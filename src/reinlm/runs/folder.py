@@ -18,6 +18,7 @@ from typing import Any
 import reinlm
 from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
 from reinlm.sources import RUN_HEADER, Key, annotate
@@ -78,7 +79,7 @@ class RunFolder:
     ) -> None:
         path = Path(path)
         if resume and overwrite:
-            raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts anew")
+            raise InputError("resume and overwrite exclude each other", hint="resume goes on, overwrite starts again")
         _check_place(path)
         if resume:
             _check_resume(path, kind, _storable(config), tuple(may_change), _storable(defaults or {}), spelled_out)
@@ -91,7 +92,7 @@ class RunFolder:
                 )
             if not overwrite and not _failed_at_once(path):
                 what = "run folder" if known else "folder"
-                hint = "give --resume to go on, --overwrite to start anew, or another folder"
+                hint = "give --resume to go on, --overwrite to start again, or another folder"
                 raise InputError(f"{what} {path} exists", hint=hint if known else "give another folder")
 
     @classmethod
@@ -130,6 +131,7 @@ class RunFolder:
             InputError: for a folder that exists, is no run folder, differs, is in use by another run, or whose checkpoints
                 cannot be read.
         """
+        refuse_while_importing("RunFolder.create")
         path, config, may_change = Path(path), _storable(config), tuple(may_change)
         how = (kind, config, resume, overwrite, may_change, defaults, spelled_out)
         _check_free(path)
@@ -258,7 +260,7 @@ def _check_resume(
         old = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
     except FileNotFoundError:
         raise InputError(
-            f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start anew with --overwrite"
+            f"nothing to resume: {path} has no {CONFIG_FILE}", hint="start again with --overwrite"
         ) from None
     changed = [
         line

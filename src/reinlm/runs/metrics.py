@@ -192,7 +192,7 @@ class MetricsLog:
 
     Args:
         folder: the run folder.
-        after_step: what the file holds of later steps, and a line that a crash tore, is cut off; -1 starts anew.
+        after_step: what the file holds of later steps, and a line that a crash tore, is cut off; -1 starts again.
     """
 
     def __init__(self, folder: Path, *, after_step: int = -1) -> None:

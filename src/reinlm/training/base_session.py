@@ -74,7 +74,7 @@ class Session(ABC):
         callbacks: the user's, in the order in which they are called.
         reports: further callbacks, after them.
         resume: go on from the newest checkpoint in the run's folder.
-        overwrite: start anew in an existing folder.
+        overwrite: start again in an existing folder.
         sources: what gave the values of `config`, by key, for config.yaml and the console.
     """
 

@@ -48,7 +48,7 @@ class NetworkSettings(Config):
 
 
 class NetworkAgent(Selection):
-    """An agent with networks: flat float observations, environments side by side that begin anew as soon as an episode ends.
+    """An agent with networks: flat float observations, environments side by side that begin again as soon as an episode ends.
 
     Raises InputError for action spaces that it cannot act in.
     """

@@ -67,5 +67,5 @@ class Rewards(Moments):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if len(state["running"]) == len(self.running):  # else other environments, whose episodes begin anew
+        if len(state["running"]) == len(self.running):  # else other environments, whose episodes begin again
             self.running = state["running"].copy()

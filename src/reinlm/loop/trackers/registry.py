@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from reinlm.config import Config, build
 from reinlm.errors import InputError, unknown
 from reinlm.loop.callbacks import Callback
+from reinlm.program import install
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Callback])
 
@@ -34,7 +35,7 @@ def tracker(
         name: such as "wandb".
         config: the class of its settings.
         package: the module that it needs; a run without it is refused before anything is loaded.
-        extra: of reinlm, that installs the package: `pip install 'reinlm[EXTRA]'`.
+        extra: of reinlm, that installs the package: `pip install '.[EXTRA]'`.
 
     Example:
         class CsvConfig(Config):
@@ -90,7 +91,7 @@ def build_trackers(given: Any) -> list[Callback]:
         ((name, settings),) = spec.items()
         kind = _KINDS[name]
         if kind.package is not None and find_spec(kind.package) is None:
-            hint = f"pip install 'reinlm[{kind.extra}]'" if kind.extra else f"pip install {kind.package}"
+            hint = install(kind.extra) if kind.extra else f"pip install {kind.package}"
             raise InputError(f"tracker {name!r} needs the package {kind.package}, which is not installed", hint=hint)
         made.append(kind.make(build(kind.config, settings)))
     return made

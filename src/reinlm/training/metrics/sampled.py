@@ -22,7 +22,7 @@ _LEARNING = declare_metrics(
         "reward",
         "standard deviation of one reward function over the samples",
         healthy="above zero",
-        bad="zero: the function is constant and teaches nothing",
+        bad="zero: the function is constant and gives no gradient",
     ),
     section="learning",
 )
