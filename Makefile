@@ -29,7 +29,7 @@ docs: $(DEV)  ## Build the docs site into site/ (no network)
 	PYTHONPATH=docs $(BIN)/zensical build --strict
 
 slow: $(DEV)  ## The tests that take minutes
-	$(BIN)/python -m pytest -m slow --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 3600 --durations 20
 
 mutants: $(DEV)  ## Mutation tests of the mathematics (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1

@@ -152,6 +152,7 @@ def compare(
     changes: Sequence[str] = (),
     quiet: bool = False,
     command: str = "",
+    **other: Any,
 ) -> Comparison:
     """Compare runs that exist, or run a grid of recipes × settings × seeds and compare what they reached.
 
@@ -178,6 +179,12 @@ def compare(
 
     refuse_while_importing("reinlm.compare")
     check_flags(quiet=quiet)
+    if other:
+        name, value = next(iter(other.items()))
+        key = next((f"{name}.{inner}={one}" for inner, one in value.items()), "") if isinstance(value, Mapping) else ""
+        raise InputError(
+            f"compare takes no {name}", hint=f"settings of all runs are changes=[{(key or f'{name}={value}')!r}]"
+        )
     given = list(runs_or_recipes)
     metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
     if not given:
