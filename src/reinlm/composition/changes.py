@@ -297,7 +297,9 @@ def _known(kind: str, name: str, old: Any = None) -> str:
     field = next((key for key, item in LISTS.items() if item == kind), kind)
     there = [choice for choice in old if choice in CHOICES[kind]] if isinstance(old, Mapping) else []
     having = [choice for choice in (*there, *CHOICES[kind]) if name in _members(CHOICES[kind][choice])]
-    raise InputError(error.message, hint=f"the key is algorithm.{field}.{having[0]}.{name}") if having else error
+    if not having:
+        raise error
+    raise InputError(error.message, hint=f"the key is algorithm.{field}.{having[0]}.{name}; {error.hint}")
 
 
 def _made(kind: str, name: str) -> Any:
