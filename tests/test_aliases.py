@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,19 @@ def test_every_name_leads_to_an_option_that_exists_or_says_why_there_is_none(
         assert any(alias.classical in find(card.name).Settings.model_fields for card in catalogue())
 
 
+def test_no_name_without_an_equivalent_is_a_key_of_ours_and_a_note_on_a_section_names_all_its_keys() -> None:
+    ours = {one.key for verb in ("rl", "sft") for one in keys_of(verb)}
+    assert [name for _, name, alias in KEYS if alias.ours is None and name in ours] == []
+    for _, name, alias in KEYS:
+        section, _, listed = alias.note.partition(" has ")
+        below = {key.removeprefix(f"{section}.").partition(".")[0] for key in ours if key.startswith(f"{section}.")}
+        assert below <= set(re.split(", | and ", listed)), name
+
+
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
+        ({"shuffle_dataset": False}, "TRL's shuffle_dataset is data.shuffle"),
         ({"num_generations": 8}, "TRL's num_generations is rollout.group_size"),
         ({"rollout": {"num_generations": 8}}, "TRL's num_generations is rollout.group_size"),
         ({"logging_steps": 1}, "every step is logged"),

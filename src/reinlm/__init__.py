@@ -75,7 +75,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        from reinlm.absent import name_instead
+        from reinlm.aliases.absent import name_instead
 
         if (instead := name_instead(name) or _of_control(name)) is None:
             raise AttributeError(f"module 'reinlm' has no attribute {name!r}")

@@ -7,6 +7,7 @@ the value is read as YAML too (`optimizer.learning_rate=1e-6`, `reward=[math, fo
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -104,11 +105,18 @@ def parse_yaml(text: str, source: str) -> Any:
         raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
 
 
-def dump_yaml(tree: Any) -> str:
-    """Write plain values as YAML that `parse_yaml` reads back to the same values, keys in their order."""
+def dump_yaml(tree: Any, *, one_line: bool = False) -> str:
+    """Write plain values as YAML that `parse_yaml` reads back to the same values, keys in their order.
+
+    `one_line` writes lists and mappings in brackets, as they are typed after `key=`, without a line break at the end.
+    """
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120}
+    if one_line:
+        text = yaml.dump(tree, Dumper=_Dumper, **style | {"default_flow_style": True, "width": math.inf})
+        return text.removesuffix("\n").removesuffix("\n...")
     with contextlib.suppress(UnicodeEncodeError):
-        return yaml.dump(tree, Dumper=_FastDumper, sort_keys=False, allow_unicode=True, width=120)
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+        return yaml.dump(tree, Dumper=_FastDumper, **style)
+    return yaml.dump(tree, Dumper=_Dumper, **style)
 
 
 def yaml_nodes(text: str) -> yaml.Node | None:

@@ -144,7 +144,7 @@ def _names(key: str) -> list[str]:
         return [*PARTS[last], "{NAME: {key: value}}", *(["file.py:CLASS"] if last == "environment" else [])]
     if last == "name" and key.endswith("optimizer.name"):
         return [*PARTS["optimizer"]]
-    if last == "schedule":
+    if last in ("schedule", "clip_schedule"):
         return [*SCHEDULES]
     registries: dict[str, list[str]] = {
         "algorithm": [*ALGORITHMS, "{base: NAME, …}"],
@@ -353,8 +353,9 @@ Every key of a recipe, of `key=value` on the command line, and of the sections t
 (`reinlm.rl(rollout={"group_size": 16})` is `rollout.group_size=16`). `reinlm keys WORD` searches them, also by their names in
 TRL, verl and Stable-Baselines3. The page is written by `reinlm keys --page` from the classes that hold the keys.
 
-A recipe is a YAML file of these keys; what comes later overrides: recipe, flags, `key=value`. `null` switches off what is
-optional. Relative paths count from the directory in which the command is started, also those of a recipe in another folder. The
+A recipe is a YAML file of these keys; what comes later overrides: recipe, flags, `key=value`
+([what a given value changes](recipes.md#what-a-given-value-changes)). `null` switches off what is optional.
+Relative paths count from the directory in which the command is started, also those of a recipe in another folder. The
 last column says where another value of the key is seen, as a test measures it on a small model, beside what the key needs to mean
 anything: in the logged metrics, the answers, the weights, the run's files, the messages, the processes that are started, or the
 passes through the model (their shapes, types and number); or why the value that was tried is refused.

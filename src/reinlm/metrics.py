@@ -28,7 +28,7 @@ LIBRARY: tuple[Metric, ...] = (
     *reinlm.composition.metrics.METRICS,
     *reinlm.training.metrics.METRICS,
     *reinlm.loop.metrics.METRICS,
-    *reinlm.runs.metrics.DECLARED,
+    *reinlm.runs.metrics.METRICS,
     *reinlm.classical.metrics.METRICS,
 )
 """The library's own, in the order in which a section of the page shows them."""

@@ -16,6 +16,7 @@ from typer.main import get_command
 import reinlm
 from reinlm.api.arguments import SHORT
 from reinlm.api.keywords import RLKeywords, SFTKeywords
+from reinlm.cli.tables import print_result
 from reinlm.config import read_recipe
 from reinlm.loop import RunResult
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, saved, settings, tiny
@@ -64,6 +65,16 @@ def test_every_flag_is_a_keyword_of_the_same_name(verb: str) -> None:
     fields: Any = {"eval": EvalConfig, "generate": GenerateConfig}.get(verb)
     known |= keywords.__annotations__.keys() if keywords else fields.model_fields.keys()
     assert {name.replace("-", "_") for name in flags(verb) - OF_PRINTING} <= known
+
+
+def test_the_console_and_a_notebook_show_the_same_figures(run: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(run)
+    cells = [line.strip("│ ").split() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    words = [[cell for cell in row if cell != "│"] for row in cells]
+    table = run.before_after()
+    assert [tuple(row) for row in words if row and "/" in row[0]] == table
+    assert {name for name, _, _ in table} >= {"eval/accuracy", "eval/mean_length"}
+    assert all(f"{name}" in repr(run) and before in repr(run) for name, before, _ in table)
 
 
 def test_short_keywords_are_the_keys_that_they_stand_for(folder: Path, model: str) -> None:

@@ -161,9 +161,9 @@ def test_evaluation_is_repeatable_greedy_and_cut_off_where_a_policy_walks_in_cir
     found = evaluate(away, "CliffWalking-v1", 2)
     assert found.lengths == (1_000, 1_000)
     assert evaluate(lambda seen: 0, "FrozenLake-v1", 5).returns == evaluate(lambda seen: 0, "FrozenLake-v1", 5).returns
-    one = evaluate(lambda seen: 1, "CartPole-v1", 3, seed=7)
-    assert one.returns == evaluate(lambda seen: 1, "CartPole-v1", 3, seed=7).returns
-    assert len(set(one.returns)) > 1 or len(set(evaluate(lambda seen: 1, "CartPole-v1", 20).returns)) > 1
+    one = evaluate(lambda seen: 1, "CartPole-v1", 20, seed=7)
+    assert one.returns == evaluate(lambda seen: 1, "CartPole-v1", 20, seed=7).returns
+    assert len(set(one.returns)) > 1  # each episode starts elsewhere
     with pytest.raises(InputError, match="episodes must be at least 1"):
         evaluate(away, "CliffWalking-v1", 0)
     with pytest.raises(InputError, match="give env"):

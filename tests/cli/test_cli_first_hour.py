@@ -117,6 +117,9 @@ def test_the_report_of_a_run_is_written_again_where_it_is(rl, reinlm):
 def test_settings_of_a_classical_algorithm_are_shown_with_what_is_given(reinlm):
     said = reinlm("classical", "PPO", "learning_rate=0.125", "--settings", "--json")
     assert (said.code, '"learning_rate": 0.125' in said.out, '"algorithm": "ppo"' in said.out) == (0, True, True)
+    shown = reinlm("classical", "ppo", "--settings").out
+    assert "[64, 64]" in shown  # as it can be typed: hidden=[64,64]
+    assert "constant | linear" in shown
 
 
 @pytest.mark.parametrize("name", ["GRPO", "Dr-GRPO", "dr. grpo", "REINFORCE++"])

@@ -10,6 +10,7 @@ import pytest
 from conftest_cli import FAST_RL
 from test_cli_bad_input import refused
 
+from reinlm.metrics import LIBRARY
 from reinlm.parts import PARTS
 from reinlm.runs.declarations import find_metric
 from reinlm.runs.metrics import read_metrics
@@ -239,9 +240,13 @@ def test_every_metric_of_a_run_is_declared(run, algorithm):
     assert {"staleness/mean", "ratio/moved", "num_tokens", "eval/held_out/accuracy"} <= logged
 
 
-def test_the_help_of_metrics_tells_one_and_writes_the_page(reinlm):
+def test_metrics_lists_all_tells_one_and_writes_the_page(reinlm):
     assert reinlm("metrics", "eval/gsm8k/pass@8").out.splitlines()[:2] == ["eval/gsm8k/pass@8", "unit     fraction"]
     refused(reinlm("metrics", "rato/mean"), "unknown metric 'rato/mean'", "did you mean 'ratio/mean'?")
-    refused(reinlm("metrics"), "either a NAME or --page")
+    refused(reinlm("metrics", "entropy", "--page"), "--page prints the whole page")
+    listed = reinlm("metrics").out
+    names = [line.partition(" (")[0] for line in listed.splitlines() if not line.startswith("    ")]
+    assert names == [metric.name for metric in LIBRARY]
+    assert listed.startswith("entropy (nats per token)\n    entropy of the policy at the scored tokens\n")
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     assert reinlm("metrics", "--page").out == page.read_text()

@@ -45,6 +45,17 @@ def test_bare_and_version_calls_say_what_there_is(reinlm):
     assert reinlm("--version").out.strip() == library.__version__
 
 
+def test_the_commands_stand_in_the_order_of_their_first_use_with_whole_summaries(reinlm, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = reinlm("--help").out.partition("Commands:\n")[2].splitlines()
+    names, summaries = zip(*(row.split(maxsplit=1) for row in rows), strict=True)
+    assert names == (
+        "quickstart", "create-model", "sft", "rl", "eval", "generate", "compare", "report",
+        "classical", "algorithms", "keys", "metrics", "completion",
+    )  # fmt: skip
+    assert [text for text in summaries if len(text) >= 60 or text.endswith("...")] == []
+
+
 @pytest.mark.cli
 def test_help_is_instant_and_imports_nothing_heavy():
     probe = (

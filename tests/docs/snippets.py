@@ -63,6 +63,11 @@ def blocks(page: Path) -> list[Block]:
     return sorted(found, key=lambda block: block.line)
 
 
+def outside_fences(page: Path) -> str:
+    """A page's text without its fenced blocks."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
 def commands(body: str) -> Iterator[list[str]]:
     """The commands of a block, in words: comments off, lines that end in a backslash joined, `&&` taken apart."""
     for line in body.replace("\\\n", " ").splitlines():

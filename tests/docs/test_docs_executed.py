@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import parquet
-from snippets import ROOT, RUN, SHOWN, Block, blocks, commands, pages, short_command, shortened
+from snippets import ROOT, RUN, SHOWN, Block, blocks, commands, outside_fences, pages, short_command, shortened
 from typer.main import get_command
 
 import reinlm
@@ -239,6 +239,12 @@ def test_a_page_runs_as_it_stands(page: Path, run: Callable[[Block], str], recor
             for kind in run(block).splitlines():
                 count[kind] += 1
     record_property("documentation", dict(count))
+
+
+def test_no_command_is_indented_in_place_of_a_fence() -> None:
+    """Blocks by indentation would be neither run nor listed."""
+    indented = re.compile(r"^ {4,}(?:reinlm|python|pip|make|bash) .*", re.MULTILINE)
+    assert not {page.name: found for page in pages() if (found := indented.findall(outside_fences(page)))}
 
 
 def test_commands_in_help_texts_run(run: Callable[[Block], str], capfd: Any, record_property: Any) -> None:

@@ -73,7 +73,7 @@ def test_a_loss_term_asks_for_the_reference(tmp_path: Path) -> None:
 def test_rewards_of_a_file_are_logged_by_name(tmp_path: Path) -> None:
     found, _ = play("A reward", tmp_path)
     assert -0.04 <= found["rewards/brevity/mean"] < 0
-    assert "rewards/close/mean" in found
+    assert "rewards/math/mean" in found
     named, _ = play("A reward", tmp_path / "named", number=1)
     assert 0 < named["rewards/near/mean"] < named["reward"] == pytest.approx(2 * named["rewards/near/mean"])
 

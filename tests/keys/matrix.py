@@ -28,6 +28,7 @@ from matrix_contexts import CONTEXTS
 from matrix_trials import FIXED, HIDDEN_HERE, PARTS_OF, VALUES
 
 import reinlm
+import reinlm.rollouts.engines
 from reinlm.config import apply_overrides
 from reinlm.errors import InputError, ReinlmError
 from reinlm.keys import REQUIRED, Key, keys_of
@@ -251,7 +252,7 @@ def value_of(verb: str, key: Key) -> Any:
     for name in (f"{verb} {key.key}", key.key):
         if name in VALUES:
             return VALUES[name]
-    default = yaml.safe_load(key.defaults[verb]) if key.defaults[verb] != REQUIRED else None
+    default = _default(verb, key)
     first = key.type.split(" | ")[0]
     if key.type.startswith("true | false"):
         return not default
@@ -267,6 +268,15 @@ def value_of(verb: str, key: Key) -> Any:
         if word not in (str(default), "null") and " " not in word and "{" not in word
     ]
     return words[-1] if words else "other"
+
+
+def _default(verb: str, key: Key) -> Any:
+    """The default of a key, that of another section where it is "as SECTION's"; None where there is none."""
+    text = key.defaults[verb]
+    if section := re.fullmatch(r"as (\w+)'s", text):
+        same = f"{section[1]}.{key.key.rpartition('.')[2]}"
+        text = next(other.defaults[verb] for other in keys_of(verb) if other.key == same)
+    return yaml.safe_load(text) if text != REQUIRED else None
 
 
 def measure(verb: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:

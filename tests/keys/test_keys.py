@@ -13,7 +13,15 @@ import pytest
 from reinlm.cli import main
 from reinlm.config import apply_overrides
 from reinlm.errors import InputError
-from reinlm.key_reference import CONFIGS, attribute_docs, configuration_page, enumerate_keys, type_text, written
+from reinlm.key_reference import (
+    CONFIGS,
+    EFFECTS,
+    attribute_docs,
+    configuration_page,
+    enumerate_keys,
+    type_text,
+    written,
+)
 from reinlm.keys import VERBS, all_keys, find_keys, grouped, keys_of, locate
 from reinlm.objectives import GAE, Clip
 from reinlm.training.optimizer import OptimizerConfig
@@ -39,6 +47,13 @@ def test_the_data_and_the_page_are_what_is_written_from_the_classes() -> None:
 
 def test_every_key_has_a_description_a_type_and_a_default() -> None:
     assert [key.key for key in all_keys() if not (key.doc and key.type and all(key.defaults.values()))] == []
+
+
+@pytest.mark.parametrize("verb", CONFIGS)
+def test_the_effect_of_every_key_was_measured_and_of_no_other(verb: str) -> None:
+    measured = json.loads(EFFECTS.read_text(encoding="utf-8"))[verb]
+    assert measured.keys() == {key.key for key in keys_of(verb)}, "python tests/keys/effects.py"
+    assert all(measured.values())
 
 
 def test_every_field_of_a_verb_is_there_and_no_key_twice() -> None:
@@ -69,6 +84,7 @@ def test_types_say_their_range() -> None:
     fields = RLTraining.model_fields
     assert type_text(fields["minibatches"].annotation, fields["minibatches"].metadata) == "integer ≥ 1 | null"
     found = {key.key: key.type for key in keys_of("rl")}
+    assert {key.type for key in keys_of("classical") if key.key == "clip_schedule"} == {"constant | linear | cosine"}
     assert found["optimizer.final_fraction"] == "number ≥ 0 and ≤ 1"
     assert found["training.packing"] == "pad | pack"
     assert found["training.minibatches"] == "integer ≥ 1 | null"

@@ -51,6 +51,7 @@ def test_keys_finds_ours_by_theirs(capsys: pytest.CaptureFixture[str]) -> None:
         ("BaseCallback", "use reinlm.Callback"),
         ("evaluate_policy", "use reinlm.evaluate, or reinlm.classical.evaluate"),
         ("eval", "use reinlm.evaluate"),
+        ("make_vec_env", "for control, reinlm.classical has PPO(id, environments=8)"),
     ],
 )
 def test_what_one_imports_there_is_named_here(name: str, said: str) -> None:

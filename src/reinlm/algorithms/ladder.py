@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import Any
 
-from reinlm.absent import absent_algorithm
+from reinlm.aliases.absent import absent_algorithm
 from reinlm.composition import Algorithm, algorithm_spec
 from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
 from reinlm.errors import find_name, unknown

@@ -31,6 +31,7 @@ TRL: Mapping[str, Alias] = {
     "bf16": Alias("training.autocast", "float32 weights compute in bfloat16 on CUDA by default"),
     "train_dataset": Alias("data.path"),
     "dataset_name": Alias("data.path"),
+    "shuffle_dataset": Alias("data.shuffle"),
     "dataset_text_field": Alias("data.columns"),
     "eval_dataset": Alias("evaluation.data"),
     "callbacks": Alias(None, "callbacks=[…] of reinlm.rl and reinlm.sft, from Python"),
@@ -213,7 +214,6 @@ TRL: Mapping[str, Alias] = {
             _LOADER,
         )
     ),
-    **dict(none_of("shuffle_dataset", "data are shuffled by `seed`, anew in every pass")),
     **dict(none_of("truncation_mode", "nothing is cut: data.on_long_prompt stops or skips")),
     **dict(none_of("packing_strategy eval_packing", "training.packing=pack lays whole sequences side by side")),
     **dict(none_of("assistant_only_loss", f"{ALWAYS}: of messages the assistant's are trained on, always")),

@@ -131,6 +131,7 @@ VERL: Mapping[str, Alias] = {
     "data.train_max_samples": Alias("data.limit"),
     "data.val_max_samples": Alias("evaluation.data.eval.limit"),
     "data.seed": Alias("seed"),
+    "data.shuffle": Alias("data.shuffle"),
     "data.truncation": Alias("data.on_long_prompt", "nothing is cut"),
     "data.trust_remote_code": Alias("model.trust_remote_code"),
     "data.apply_chat_template_kwargs": Alias("data.chat_template_kwargs"),
@@ -177,10 +178,11 @@ VERL: Mapping[str, Alias] = {
     "trainer.log_val_generations": Alias("evaluation.data", "samples.json holds answers of the first set"),
     "distillation.enabled": Alias("algorithm", "distill, with teacher.path"),
     "distillation.teacher_models.teacher_model.model_path": Alias("teacher.path"),
-    "data.shuffle": Alias(None, "data are shuffled by `seed`, anew in every pass"),
     "data.*": Alias(None, "data are read and tokenised once, before the first step"),
     "actor_rollout_ref.actor.optim.*": Alias(
-        None, "optimizer has learning_rate, schedule, warmup_steps, final_fraction, betas, epsilon and weight_decay"
+        None,
+        "optimizer has name, options, learning_rate, schedule, warmup_steps, final_fraction, betas, epsilon, weight_decay, "
+        "max_grad_norm and max_skipped",
     ),
     "actor_rollout_ref.actor.*": Alias(
         None,
@@ -197,7 +199,11 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.*": Alias(None, "a run is one process on one device"),
     "critic.*": Alias(None, "critic has backbone, path, warmup_steps and optimizer"),
     "reward_model.*": Alias(None, "a reward function loads its own model"),
-    "reward.*": Alias(None, "reward has functions, time_limit, call, on_reward_error and workers"),
+    "reward.*": Alias(
+        None,
+        "reward has functions, time_limit, call, on_reward_error, retries, retry_delay, one_by_one, concurrency, "
+        "max_failed_steps and workers",
+    ),
     "sandbox_fusion.*": Alias(None, "reward functions run in processes of their own"),
     "algorithm.rollout_correction.*": Alias(
         None, "algorithm.corrections has truncated, masked, geometric, k3_filter and self_normalized"

@@ -78,12 +78,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        from reinlm.classical.sb3_names import NAMES
+        from reinlm.aliases.absent import CLASSICAL_NAMES
 
-        if (
-            name in NAMES
-        ):  # an ImportError keeps its text in `from reinlm.classical import NAME`, an AttributeError does not
-            raise ImportError(f"{__name__} has no {name}: use {NAMES[name]}")
+        if name in CLASSICAL_NAMES:  # an AttributeError loses its text in `from reinlm.classical import NAME`
+            raise ImportError(f"{__name__} has no {name}: use {CLASSICAL_NAMES[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 

@@ -59,7 +59,7 @@ def show_settings(name: str, words: Sequence[str], *, as_json: bool = False) -> 
     console = Console(highlight=False)
     table = Table("setting", "value", "range", "what it is", title=f"settings of {kind.name}")
     for key, value in values.items():
-        shown = escape(dump_yaml(value).removesuffix("...\n").strip()) + (" (given)" if key in given else "")
+        shown = escape(dump_yaml(value, one_line=True)) + (" (given)" if key in given else "")
         known = keys.get(key)
         table.add_row(key, shown, escape(known.type if known else ""), escape(known.doc if known else ""))
     console.print(table)

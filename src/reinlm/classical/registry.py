@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from reinlm.classical.sb3_names import NAMES
+from reinlm.aliases.absent import CLASSICAL_NAMES
 from reinlm.errors import InputError, find_name, unknown
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ def classical_name(name: str) -> str:
     _load()
     known = find_name(name, CLASSES)
     if known is None:
-        there = find_name(name, NAMES)
+        there = find_name(name, CLASSICAL_NAMES)
         if there is not None:
-            raise InputError(f"there is no algorithm {name!r}", hint=f"use {NAMES[there]}")
+            raise InputError(f"there is no algorithm {name!r}", hint=f"use {CLASSICAL_NAMES[there]}")
         raise unknown("classical algorithm", name, CLASSES)
     return known
 

@@ -1,6 +1,6 @@
-"""Names of Stable-Baselines3 that are no settings here: policies, arguments, attributes, what one imports; and what to write.
+"""Names of Stable-Baselines3 that are no settings here: policies, arguments, attributes; and what to write.
 
-`reinlm.aliases.SB3` pairs those that are.
+`reinlm.aliases.SB3` pairs those that are; `reinlm.aliases.absent` has what one imports.
 """
 
 from __future__ import annotations
@@ -89,26 +89,6 @@ ATTRIBUTES = {
 
 TABLES = ("Q", "Q_table", "q_table", "qtable", "q_values", "table")
 """What others call the table of action values."""
-
-NAMES = {
-    "evaluate_policy": "evaluate",
-    "make_vec_env": "PPO(id, environments=8)",
-    "DummyVecEnv": "PPO(id, environments=8)",
-    "SubprocVecEnv": "PPO(id, environments=8)",
-    "VecNormalize": "the settings normalize_observations and normalize_rewards",
-    "Monitor": "agent.episodes, which has every return",
-    "BaseCallback": "learn(log=f), which calls f(metrics)",
-    "CheckpointCallback": "agent.save(path), also within learn(log=f); a run of the command line keeps its newest checkpoint",
-    "EvalCallback": "the settings eval_freq and n_eval_episodes",
-    "SAC": "PPO for continuous actions",
-    "TD3": "PPO for continuous actions",
-    "DDPG": "PPO for continuous actions",
-    "QRDQN": "DQN",
-    "RecurrentPPO": "PPO; networks have no memory",
-    "MaskablePPO": "PPO; actions have no masks",
-}
-"""What one imports there -> here."""
-
 
 EVALUATE = {
     "return_episode_rewards": "evaluate(…).returns and .lengths are of each episode",

@@ -9,13 +9,28 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 import reinlm
 from reinlm.program import as_typed
 
+ORDER = (
+    "quickstart", "create-model", "sft", "rl", "eval", "generate", "compare", "report",
+    "classical", "algorithms", "keys", "metrics", "completion",
+)  # fmt: skip
+"""The commands in the order in which one first needs them."""
+
+
+class Verbs(TyperGroup):
+    """The commands, in the order of `ORDER`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
     name="reinlm",
+    cls=Verbs,
     help="Improve language models by reinforcement learning, on a laptop with two cores or on a GPU.",
     add_completion=False,
     pretty_exceptions_enable=False,

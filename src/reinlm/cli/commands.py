@@ -52,7 +52,7 @@ def quickstart(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """A tiny model from scratch: SFT, RL, a report; about a minute and a half."""
+    """A tiny model from scratch: SFT, RL, a report; 1.5 minutes."""
     from reinlm.quickstart import run_quickstart
 
     run_quickstart(output, seed=seed, overwrite=overwrite, quiet=quiet)
@@ -211,7 +211,9 @@ def create_model(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in --output.")] = False,
     debug: Debug = False,
 ) -> None:
-    """A small model from scratch: random weights, and a tokenizer trained on the data that sft will imitate.
+    """A small model from scratch, with a tokenizer of its own.
+
+    The weights are random; the tokenizer is trained on the data that sft will imitate.
 
     \b
     reinlm create-model -d train.jsonl -o models/small layers=4 hidden_size=256 context=512

@@ -47,7 +47,9 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs, or run a grid of recipes first: means over seeds with intervals, and a page of overlaid curves.
+    """Compare runs or recipes: means over seeds, and curves.
+
+    Recipes are run first, each with every combination of --grid. Means have intervals; a page has the curves, overlaid.
 
     \b
     reinlm compare runs/a runs/b

@@ -18,7 +18,7 @@ def completion(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
     debug: Debug = False,
 ) -> None:
-    """Print a script that completes commands in bash, zsh or fish.
+    """A script that completes commands in bash, zsh or fish.
 
     \b
     reinlm completion bash > ~/.local/share/bash-completion/completions/reinlm

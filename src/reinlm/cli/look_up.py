@@ -77,21 +77,27 @@ def keys(
         print_keys(found, verb)
 
 
-@command(hidden=True)
+@command()
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="A logged name, such as eval/gsm8k/pass@8.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A logged name, such as eval/gsm8k/pass@8; by default a list of all.")
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Print docs/metrics.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """What a metric measures, what is healthy, and what a bad value means."""
+    """The metrics of a run: meaning, unit, healthy values."""
+    from reinlm.cli.tables import print_metrics
     from reinlm.errors import unknown
-    from reinlm.metrics import METRICS, find_metric
+    from reinlm.metrics import LIBRARY, METRICS, find_metric
     from reinlm.metrics import metrics_page as write_page
 
-    if page == (name is not None):
-        raise InputError("metrics takes either a NAME or --page")
-    if name is None:
+    if page:
+        if name:
+            raise InputError("--page prints the whole page", hint="leave NAME out")
         typer.echo(write_page(), nl=False)
+        return
+    if name is None:
+        print_metrics(LIBRARY)
         return
     info = find_metric(name)
     if info is None:

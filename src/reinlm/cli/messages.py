@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from reinlm.absent import absent_verb
+from reinlm.aliases.absent import absent_verb
 from reinlm.cli.words import missing_value
 from reinlm.errors import InputError, find_name, nearest
 from reinlm.keys import flag_hint, keys_of, takes

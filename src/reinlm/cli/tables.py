@@ -10,6 +10,7 @@ from reinlm.program import command_line
 if TYPE_CHECKING:
     from reinlm.keys import Key
     from reinlm.loop import RunResult
+    from reinlm.runs.declarations import Metric
 
 
 WIDE = 130
@@ -88,12 +89,10 @@ def print_result(result: RunResult) -> None:
 
     console = Console()
     summary = result.summary
-    before, after = summary.get("before"), summary.get("after")
-    if before and after:
+    if rows := result.before_after():
         table = Table("", "before", "after", title=f"{summary['kind']}: {summary['steps']} steps")
-        for name in after:
-            if name.endswith(("/accuracy", "/loss", "/reward", "/mean_length", "/greedy_accuracy")) and name in before:
-                table.add_row(name, _figure(name, before[name]), _figure(name, after[name]))
+        for row in rows:
+            table.add_row(*row)
         console.print(table)
     if summary.get("stopped"):
         console.print(f"stopped early: {summary['stopped']}", markup=False)
@@ -103,26 +102,28 @@ def print_result(result: RunResult) -> None:
         console.print(f"{label}  {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _figure(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.3f}"
-
-
 def print_evaluation(metrics: dict[str, float], prompts: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from reinlm.display import figures
+
     table = Table("figure", "value", title=f"{prompts} prompts")
-    for name, value in metrics.items():
-        if name in ("accuracy_low", "accuracy_high"):
-            continue
-        if name == "accuracy":
-            shown = f"{value:.1%}  ({metrics['accuracy_low']:.1%} to {metrics['accuracy_high']:.1%}, 95 %)"
-        elif name.startswith("pass@") or name == "clipped_ratio":
-            shown = f"{value:.1%}"
-        else:
-            shown = f"{value:.4g}"
-        table.add_row(name, shown)
+    for row in figures(metrics):
+        table.add_row(*row)
     Console().print(table)
+
+
+def print_metrics(metrics: Sequence[Metric]) -> None:
+    """Two lines or more for each metric: name and unit, below them what it measures."""
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    for metric in metrics:
+        unit = "" if metric.unit == "none" else f" ({metric.unit})"
+        meaning = textwrap.fill(metric.meaning, width, initial_indent="    ", subsequent_indent="    ")
+        print(f"{metric.name}{unit}\n{meaning}")
 
 
 def print_keys(keys: Sequence[Key], verb: str | None) -> None:

@@ -26,7 +26,7 @@ _BOUNDS = declare_metrics(
         "nats per token",
         "divergence of the policy from its reference (only where a KL term asks for one)",
         healthy="grows slowly",
-        bad="runs away: raise the coefficient or lower the learning rate",
+        bad="keeps growing: raise the coefficient or lower the learning rate",
     ),
     Metric(
         "approx_kl",

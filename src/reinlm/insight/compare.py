@@ -19,7 +19,7 @@ from reinlm.program import command_line
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
-from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
+from reinlm.runs.metrics import CURVES, JUDGED, METRICS_FILE, TAIL, ends, read_metrics
 from reinlm.sources import DEFAULT_OF
 
 PAGE_FILE = "compare.html"
@@ -29,8 +29,6 @@ LONGEST_NAME = 60
 """Characters of a group's name; longer ones give way to the last parts of their keys, then to the names of the folders."""
 SEEDS = "seeds"
 """The folder of a classical run with a run folder for each seed, named by it."""
-_JUDGED = ("/accuracy", "/loss", "/return", "/reward")
-_TRAINING = {"rl": ("reward",), "sft": ("loss",), "classical": ("return",)}
 
 
 @dataclass(frozen=True)
@@ -354,8 +352,8 @@ def _metrics(runs: Sequence[ComparedRun], asked: Sequence[str]) -> tuple[str, ..
             raise unknown("metric of these runs", name, logged)
     if asked:
         return tuple(dict.fromkeys(asked))
-    judged = [name for name in logged if name.startswith("eval/") and name.endswith(_JUDGED)]
-    return (*judged, *(name for name in _TRAINING.get(runs[0].kind, ()) if name in logged))
+    judged = [name for name in logged if name.startswith("eval/") and name.endswith(JUDGED)]
+    return (*judged, *(name for name in CURVES.get(runs[0].kind, ()) if name in logged))
 
 
 def _rows(groups: Mapping[str, Sequence[ComparedRun]], metrics: Sequence[str]) -> list[dict[str, Any]]:

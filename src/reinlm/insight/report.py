@@ -16,7 +16,7 @@ from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
-from reinlm.runs.metrics import METRICS_FILE, TAIL, ends, read_metrics
+from reinlm.runs.metrics import CURVES, HEADLINE, METRICS_FILE, TAIL, ends, read_metrics
 from reinlm.sources import DEFAULT_OF, leaves, read_sources
 
 REPORT_FILE = "report.html"
@@ -35,9 +35,6 @@ _LABELS = {
     "reward": "Reward",
     "return": "Return",
 }
-_HEADLINE = ("/accuracy", "/loss", "/reward", "/mean_length", "/return")
-_CURVES = {"rl": ("reward",), "sft": ("loss",), "classical": ("return",)}
-"""What stands for a run without evaluations, by its kind."""
 _SETUP = {
     "model": ("model", "path"),
     "data": ("data", "path"),
@@ -224,9 +221,9 @@ def _ends(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for name, value in record.items():
                 if math.isfinite(value):
                     values.setdefault(name, []).append(record)
-        names = [name for name in values if name.startswith("eval/") and name.endswith(_HEADLINE)]
+        names = [name for name in values if name.startswith("eval/") and name.endswith(HEADLINE)]
         if all(len(values[name]) < 2 for name in names):
-            names += [name for name in _CURVES.get(stage["run"]["kind"], ()) if name in values]
+            names += [name for name in CURVES.get(stage["run"]["kind"], ()) if name in values]
         prefix = f"{stage['name']}: " if len(stages) > 1 else ""
         for name in names:
             if any(abs(record[name]) >= ROUNDING for record in values[name]) or name.startswith("eval/"):

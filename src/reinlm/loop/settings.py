@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from reinlm.display import figure, html_table, svg_curve, text_table
-from reinlm.runs.metrics import ends, read_metrics
+from reinlm.runs.metrics import HEADLINE, ends, read_metrics
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RunResult:
 
     def __repr__(self) -> str:
         lines = [f"{self.summary['kind']}: {self._ended()}"]
-        if table := self._table():
+        if table := self.before_after():
             lines.append(text_table([("", "before", "after"), *table]))
         return "\n".join([*lines, *(f"{name:6}  {path}" for name, path in self._paths())])
 
@@ -70,7 +70,7 @@ class RunResult:
         rows = self.rows
         name = next((name for name in ("reward", "return", "loss") if any(name in row for row in rows)), None)
         points = [(row["step"], row[name]) for row in rows if name in row] if name else []
-        table = self._table() or [("steps", "", str(self.summary["steps"]))]
+        table = self.before_after() or [("steps", "", str(self.summary["steps"]))]
         shown = html_table([("", "before", "after"), *table], f"{self.summary['kind']}: {self._ended()}")
         paths = "<br>".join(f"{escape(name)}: <code>{escape(str(path))}</code>" for name, path in self._paths())
         return f"<div>{shown}{svg_curve(points, name or '')}<div>{paths}</div></div>"
@@ -79,12 +79,11 @@ class RunResult:
         why = f" ({self.summary['stopped']})" if self.summary.get("stopped") else ""
         return f"{self.summary['steps']} steps in {self.summary['train_seconds']:.3g} s, {self.summary['ended']}{why}"
 
-    def _table(self) -> list[tuple[str, str, str]]:
+    def before_after(self) -> list[tuple[str, str, str]]:
         """(metric, before, after) of the evaluations; without one, start and result of the reward or loss."""
         before, after = self.summary.get("before"), self.summary.get("after")
-        shown = ("/accuracy", "/loss", "/reward", "/mean_length")
         if before and after:
-            names = [name for name in after if name.endswith(shown) and name in before]
+            names = [name for name in after if name.endswith(HEADLINE) and name in before]
             return [(name, figure(name, before[name]), figure(name, after[name])) for name in names]
         rows = self.rows
         found = {name: [row[name] for row in rows if name in row] for name in ("reward", "return", "loss")}

@@ -37,7 +37,14 @@ METRICS_FILE = "metrics.jsonl"
 TAIL = 10
 """A metric of training is judged by the mean over its last 1/TAIL logged values."""
 
-DECLARED = declare_metrics(Metric("time", "s since 1970", "when the step was logged"), section="progress")
+JUDGED = ("/accuracy", "/loss", "/reward", "/return")
+"""Ends of the names of an evaluation's metrics by which runs are compared."""
+HEADLINE = (*JUDGED, "/mean_length")
+"""Ends of the names of an evaluation's metrics that a result and a report show."""
+CURVES: Mapping[str, tuple[str, ...]] = {"rl": ("reward",), "sft": ("loss",), "classical": ("return",)}
+"""By the kind of a run: the metrics of training that are shown beside its evaluations, or in place of them."""
+
+METRICS = declare_metrics(Metric("time", "s since 1970", "when the step was logged"), section="progress")
 
 
 def ends(metric: str, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:

@@ -9,7 +9,7 @@ METRICS = declare_metrics(
         "held-out answers that the verifier accepts; where rewards come from the environment alone, an episode cut off before "
         "its reward counts as not right",
         healthy="rises, then stays",
-        bad="flat while `reward` rises: the reward is being gamed, or training problems are learned by heart",
+        bad="flat while `reward` rises: the reward rises without better answers, or training problems are memorised",
     ),
     Metric(
         "eval/{set}/accuracy_low",
@@ -30,14 +30,14 @@ METRICS = declare_metrics(
         "fraction",
         "held-out prompts with a right answer among k samples",
         healthy="rises, or stays while accuracy catches up",
-        bad="falls while accuracy rises: the policy is losing its variety",
+        bad="falls while accuracy rises: answers become less varied",
     ),
     Metric(
         "eval/{set}/reward",
         "reward",
         "mean weighted reward of the held-out answers",
         healthy="rises with `reward`",
-        bad="falls behind `reward`: training problems are learned by heart",
+        bad="falls behind `reward`: training problems are memorised",
     ),
     Metric(
         "eval/{set}/rewards/{name}",

@@ -8,7 +8,7 @@ METRICS = declare_metrics(
         "epochs",
         "passes over the training data so far",
         healthy="grows evenly",
-        bad="many passes in RL: the problems are being learned by heart",
+        bad="many passes in RL: the problems are being memorised",
     ),
     Metric(
         "num_tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from reinlm.errors import InputError, plain_name
 from reinlm.program import command_line
@@ -48,16 +49,50 @@ TRL_NAMES: Mapping[str, str] = {
 """What one imports from TRL and transformers -> what to use; `{}` stands for the algorithm, `{keys}` for a command."""
 
 
-SB3_NAMES: Mapping[str, str] = {
-    "BaseCallback": "use reinlm.Callback; a classical agent has learn(log=f), which calls f(metrics)",
-    "EvalCallback": "evaluation={{'every': 50}} of reinlm.rl, with eval_data; a classical agent has the settings eval_freq and "
-    "n_eval_episodes",
-    "CheckpointCallback": "run={{'save_every': 50}} of reinlm.rl; a classical run keeps its newest checkpoint",
-    "StopTrainingOnRewardThreshold": "use reinlm.EarlyStopping; learn(log=f) of a classical agent ends where f returns False",
-    "evaluate_policy": "use reinlm.evaluate, or reinlm.classical.evaluate for a classical agent",
-    "eval": "use reinlm.evaluate",
+class Instead(NamedTuple):
+    """What to use in place of a name of Stable-Baselines3."""
+
+    models: str | None
+    """For a language model, in full; None for what is of control alone."""
+    classical: str | None
+    """For a classical agent, as it is called in `reinlm.classical`; None for what is no name there."""
+
+
+SB3_NAMES: Mapping[str, Instead] = {
+    "BaseCallback": Instead(
+        "use reinlm.Callback; a classical agent has learn(log=f), which calls f(metrics)",
+        "learn(log=f), which calls f(metrics)",
+    ),
+    "EvalCallback": Instead(
+        "evaluation={'every': 50} of reinlm.rl, with eval_data; a classical agent has the settings eval_freq and "
+        "n_eval_episodes",
+        "the settings eval_freq and n_eval_episodes",
+    ),
+    "CheckpointCallback": Instead(
+        "run={'save_every': 50} of reinlm.rl; a classical agent has agent.save(path), and its run keeps the newest checkpoint",
+        "agent.save(path), also within learn(log=f); a run of the command line keeps its newest checkpoint",
+    ),
+    "StopTrainingOnRewardThreshold": Instead(
+        "use reinlm.EarlyStopping; learn(log=f) of a classical agent ends where f returns False",
+        "learn(log=f), which ends where f returns False",
+    ),
+    "evaluate_policy": Instead(
+        "use reinlm.evaluate, or reinlm.classical.evaluate for a classical agent",
+        "evaluate",
+    ),
+    "eval": Instead("use reinlm.evaluate", None),
+    **dict.fromkeys(("make_vec_env", "DummyVecEnv", "SubprocVecEnv"), Instead(None, "PPO(id, environments=8)")),
+    "VecNormalize": Instead(None, "the settings normalize_observations and normalize_rewards"),
+    "Monitor": Instead(None, "agent.episodes, which has every return"),
+    **dict.fromkeys(("SAC", "TD3", "DDPG"), Instead(None, "PPO for continuous actions")),
+    "QRDQN": Instead(None, "DQN"),
+    "RecurrentPPO": Instead(None, "PPO; networks have no memory"),
+    "MaskablePPO": Instead(None, "PPO; actions have no masks"),
 }
 """What one imports from Stable-Baselines3 and types out of habit -> what to use."""
+
+CLASSICAL_NAMES: Mapping[str, str] = {name: one.classical for name, one in SB3_NAMES.items() if one.classical}
+"""Those that may be looked for in `reinlm.classical` -> what to use there."""
 
 
 def name_instead(name: str) -> str | None:
@@ -66,8 +101,13 @@ def name_instead(name: str) -> str | None:
     Example:
         >>> name_instead("GRPOTrainer")
         'use reinlm.rl, or reinlm.RLTrainer, with algorithm="grpo"'
+        >>> name_instead("SAC")
+        'for control, reinlm.classical has PPO for continuous actions'
     """
-    text = {**TRL_NAMES, **SB3_NAMES}.get(name)
+    if name in SB3_NAMES:
+        models, classical = SB3_NAMES[name]
+        return models or f"for control, reinlm.classical has {classical}"
+    text = TRL_NAMES.get(name)
     algorithm = name.removesuffix("Trainer").removesuffix("Config").lower()
     return None if text is None else text.format(algorithm, keys=command_line("keys", "NAME"))
 
