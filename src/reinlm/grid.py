@@ -57,8 +57,7 @@ def plan(
     Example:
         plan(["grpo.yaml", "dapo.yaml"], grid=["optimizer.learning_rate=1e-6,2e-6"], seeds=3)     # 12 runs
     """
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise InputError(f"seeds is {seeds!r}, and must be a whole number from 1 on", hint="seeds=3 runs three seeds")
+    check_seeds(seeds)
     axes = [_axis(text) for text in grid]
     changes = list(changes)
     fixed = [change.partition("=")[0] for change in changes]
@@ -88,6 +87,12 @@ def plan(
                     raise InputError(f"two runs of the grid would have the folder {name}", hint="rename a recipe")
                 planned[name] = PlannedRun(name, {**tree, "seed": seed})
     return [*planned.values()]
+
+
+def check_seeds(seeds: Any) -> None:
+    """Raise InputError for what is no number of seeds."""
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        raise InputError(f"seeds is {seeds!r}, and must be a whole number from 1 on", hint="seeds=3 runs three seeds")
 
 
 def run_queue(

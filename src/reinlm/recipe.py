@@ -141,6 +141,11 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
             merged[key] = merge_specs(old, value, DEFAULT_ALGORITHM)
         elif path == ("evaluation", "data") and not isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = _merge({"eval": {"path": old}}, value, path)  # one set without a name is `eval`
+        elif path == ("evaluation", "data") and isinstance(value, Mapping) and "path" not in {**old, **value}:
+            before, after = ({name: _as_data(one) for name, one in sets.items()} for sets in (old, value))
+            merged[key] = _merge(before, after, path)
+        elif path == ("text", "data"):
+            merged[key] = _merge({"data": _as_data(old)}, {"data": _as_data(value)}, ())["data"]
         elif path in NAMED:
             merged[key] = _named(old, value)
         elif path in NAMED_LISTS:
@@ -151,6 +156,11 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
         else:
             merged[key] = value
     return merged
+
+
+def _as_data(given: Any) -> Any:
+    """A file, or a list of files or rows, as the section of data that it stands for."""
+    return {"path": given} if isinstance(given, str | Path | list) else given
 
 
 def _of_another_optimizer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:

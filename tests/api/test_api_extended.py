@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 import reinlm
+from reinlm.cli.tables import print_result
 from reinlm.config import read_recipe
+from reinlm.display import cut
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, run_rl, settings, tiny, trainer, weights
 
 
@@ -69,8 +72,29 @@ def test_an_evaluation_set_that_is_added_is_evaluated_from_then_on_and_changes_n
     assert [row["step"] for row in metrics(tmp_path / "run") if "eval/added/accuracy" in row] == [3, 4]
     after = weights(longer.policy.model)
     assert all(torch.equal(after[name], value) for name, value in weights(whole.policy.model).items())
-    assert any("with evaluation.data.added: None ->" in note for note in notes(tmp_path / "run"))
+    said = [note for note in notes(tmp_path / "run") if "evaluation set" in note]
+    assert said == ["resumed after step 2 with a further evaluation set: added (" + cut(str(ROWS[:3]), 100) + ")"]
     assert "added" in read_recipe(tmp_path / "run" / "config.yaml")["evaluation"]["data"]
+
+
+def test_a_set_that_is_added_stands_at_its_step_in_every_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = {"eval": ROWS[:2]}
+    run_rl(tmp_path / "run", evaluation={"data": begun, "max_new_tokens": 4})
+    evaluation = {"data": {**begun, "added": ROWS[:3]}, "max_new_tokens": 4}
+    result = trainer(tmp_path / "run", resume=True, training={"steps": 4}, evaluation=evaluation).train()
+    after = result.summary["after"]["added/mean_length"]
+    print_result(result)
+    for text in (capsys.readouterr().out.replace("│", " "), repr(result)):
+        (line,) = [line.split() for line in text.splitlines() if "added/mean_length" in line]
+        assert line == ["added/mean_length", f"{after:.3f}"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    rows = [re.sub(r"<wbr>|</?strong>", "", row) for row in page.split("<tr>")]
+    (row,) = [row for row in rows if "added/mean_" in row and 'scope="row"' in row]
+    start, end, change = row.split('<td class="number')[1:]
+    assert (start, change.startswith(' change"></td>')) == ('"></td>', True)
+    assert "<small>step 4</small>" in end
 
 
 @pytest.mark.parametrize(
@@ -89,3 +113,26 @@ def test_what_results_depend_on_stays_as_it_was_on_resume(tmp_path: Path, change
     with pytest.raises(reinlm.InputError, match=named) as caught:
         trainer(tmp_path / "run", resume=True, **{"evaluation": {"data": {"test": ROWS[:3]}}} | changed)
     assert "a run keeps what its results depend on" in str(caught.value.hint)
+
+
+SOFT = "def soft(ratio, advantages): return -{factor} * ratio * advantages\n"
+
+
+def test_a_file_of_parts_that_changed_since_the_run_was_begun_is_named_on_every_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "soft_file.py"
+    file.write_text(SOFT.format(factor=1.0))
+    chosen = {"algorithm": {"base": "grpo", "gate": "soft_file.py:soft"}}
+    run_rl(tmp_path / "run", **chosen)
+    begun = read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["files"]
+    assert len(begun["soft_file.py"]) == 16
+    said = []
+    for steps, factor in ((3, 1.0), (4, 2.0), (5, 2.0)):
+        file.write_text(SOFT.format(factor=factor))
+        trainer(tmp_path / "run", resume=True, training={"steps": steps}, **chosen).train()
+        said.append([note for note in notes(tmp_path / "run") if "soft_file.py" in note])
+    text = "soft_file.py has changed since the run was begun: its parts are those of the file as it is"
+    assert said == [[], [text], [text]]
+    assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["files"] == begun

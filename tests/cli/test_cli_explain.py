@@ -33,6 +33,16 @@ def explained(text: str) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     return parse_yaml(text, "explain"), read_sources(text)
 
 
+@pytest.mark.parametrize("verb", ["rl", "sft"])
+def test_a_number_of_seeds_that_is_none_is_refused_by_explain_as_by_the_run(reinlm, place, recipe, verb):
+    words = (verb, "--model", "m", "--data", "d.jsonl", *(("--reward", "math") if verb == "rl" else ()))
+    for seeds in ("0", "-1"):
+        run, explained_run = reinlm(*words, "--seeds", seeds), reinlm(*words, "--seeds", seeds, "--explain")
+        assert (run.code, run.out, run.err) == (explained_run.code, explained_run.out, explained_run.err)
+        assert (run.code, f"seeds is {seeds}, and must be" in run.err) == (2, True)
+    assert reinlm(*words, "--seeds", "2", "--explain").code == 0
+
+
 def test_flags_and_overrides_change_what_they_name_alone(reinlm, place, recipe):
     words = ("--reward", "f.py:f", "reward.time_limit=2", "--data", "other.jsonl", "--model", "m2", "algorithm.kl=0.1")
     outcome = reinlm("rl", "r.yaml", *words, "--explain")

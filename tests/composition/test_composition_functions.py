@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from reinlm.algorithms import Algorithm, algorithm
-from reinlm.composition.functions import FunctionAdvantage, FunctionGate, as_advantage, as_gate
+from reinlm.composition.functions import FunctionAdvantage, FunctionAggregation, FunctionGate, as_advantage, as_gate
 from reinlm.errors import InputError
 from reinlm.objectives import (
     Clip,
+    Counts,
     Feedback,
     Gated,
     GroupCenter,
@@ -23,6 +24,7 @@ from reinlm.objectives import (
     clip_surrogate,
     group_center,
     length_weighted_center,
+    sequence_mean,
     surrogate,
 )
 
@@ -174,3 +176,88 @@ def test_an_object_that_says_what_it_needs_is_an_advantage_of_its_own() -> None:
             return torch.zeros(feedback.layout.tokens)
 
     assert as_advantage(Own()) == Own()
+
+
+# ---------------------------------------------------------------------------------------------------- aggregation
+
+
+def by_sequence(layout: Any, counts: Any) -> Any:
+    return 1.0 / (layout.expand(layout.count("sequence"), "sequence").double() * counts.sequences)
+
+
+def test_a_function_of_layout_and_counts_is_the_aggregation_that_it_computes() -> None:
+    made = algorithm("grpo", kl=None, aggregation=by_sequence)
+    assert made.aggregation == FunctionAggregation(by_sequence)
+    assert replace(made).aggregation == made.aggregation
+    (mine, gradient), (theirs, their_gradient) = loss(made), loss(algorithm("grpo", kl=None, aggregation=sequence_mean))
+    assert mine == pytest.approx(theirs, rel=1e-12)
+    assert torch.equal(gradient, their_gradient)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda layout: None, "cannot be called with (layout, counts): too many positional arguments"),
+        (lambda layout, counts, scale: None, "cannot be called with (layout, counts): missing a required argument"),
+        (lambda layout, counts: 1 / 0, "failed: ZeroDivisionError: division by zero (" + __file__),
+        (lambda layout, counts: 1.0, "returned float, not a tensor"),
+        (lambda layout, counts: torch.ones(3), "returned float32 of shape [3] for 7 tokens"),
+        (lambda layout, counts: torch.ones(layout.tokens).long(), "returned int64 of shape [7] for 7 tokens"),
+        (lambda layout, counts: torch.ones(layout.tokens).log() / 0, "returned nan for 7 of 7 tokens"),
+        (lambda layout, counts: torch.arange(layout.tokens) - 2.0, "returned -2.0 for 2 of 7 tokens"),
+    ],
+)
+def test_what_cannot_be_an_aggregation_is_refused_before_a_run_in_one_line(function: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^aggregation <lambda> {re.escape(message)}"):
+        algorithm("grpo", aggregation=function)
+
+
+def test_a_value_that_cannot_be_called_is_no_aggregation() -> None:
+    for given, name in ((Layout, "Layout"), (Scale, "Scale"), (3, "int")):
+        with pytest.raises(InputError, match=f"^aggregation: {name} is no aggregation"):
+            replace(algorithm("grpo"), aggregation=given)  # type: ignore[arg-type]  # that is what is refused
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Objects are tried as functions are."""
+
+    by: float = 1.0
+
+    def __call__(self, layout: Any, counts: Any) -> Any:
+        return torch.full((layout.tokens,), self.by / counts.tokens)
+
+
+def test_an_aggregation_that_fails_in_a_later_step_is_named_then() -> None:
+    made = algorithm("grpo", aggregation=Scale(2.0))
+    with pytest.raises(InputError, match=r"^aggregation Scale returned -1.0 for 7 of 7 tokens"):
+        algorithm("grpo", aggregation=Scale(-7.0))
+    with pytest.raises(InputError, match=r"^aggregation Scale failed: ZeroDivisionError"):
+        made.aggregation(LAYOUT, Counts(tokens=0, sequences=0, rows=0, groups=0))
+
+
+# ---------------------------------------------------------------------------------------------------- what is logged
+
+
+def silent(ratio: Any, advantages: Any, signals: Any) -> Gated:
+    return Gated(-ratio * advantages, ratio > 1.1, ratio > 1.1, known=False)
+
+
+@pytest.mark.parametrize(
+    ("gate", "logged"),
+    [
+        (Clip(0.2, 0.28), {"low_mean", "high_mean", "region_mean"}),
+        (NoGate(), {"low_mean", "high_mean", "region_mean"}),
+        (clipped, set()),
+        (silent, set()),
+    ],
+    ids=["clip", "none", "function", "gate of its own"],
+)
+def test_only_a_gate_that_says_what_it_stops_logs_how_much_it_stops(gate: Any, logged: set[str]) -> None:
+    made = algorithm("grpo", kl=None, gate=gate)
+    old = torch.full((LAYOUT.tokens,), -1.0).double()
+    signals = made.prepare(LAYOUT, made.advantage(FEEDBACK), old_logprobs=old)
+    found = made.loss(old + 0.5, signals, made.initial_state())
+    names = {name.removeprefix("clip_ratio/") for name in found.metrics.sums if name.startswith("clip_ratio/")}
+    assert names == logged
+    assert ("clip" in found.tokens) == (len(logged) == 3)

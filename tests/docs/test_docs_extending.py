@@ -101,9 +101,10 @@ def test_a_column_flows_from_the_engine_to_the_log_and_the_loss(tmp_path: Path) 
 
 
 def test_functions_are_gate_and_advantage(tmp_path: Path) -> None:
-    _, folder = play("A function as gate or advantage", tmp_path)
+    _, folder = play("A function as gate, advantage or aggregation", tmp_path)
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["algorithm"]
     assert (config["gate"], config["advantage"]) == ("mine.py:soft_clip", "mine.py:median_baseline")
+    assert config["aggregation"] == "mine.py:root_length"
 
 
 def test_an_optimizer_and_a_schedule_have_names(tmp_path: Path) -> None:

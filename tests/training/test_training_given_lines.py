@@ -20,6 +20,14 @@ def test_a_folder_given_in_python_has_no_line_of_its_own() -> None:
     assert given_lines({("run", "output"): "Python", ("seed",): "Python"}, tree) == ["Python: seed=3"]
 
 
+def test_a_file_that_stands_for_a_section_is_named_alone() -> None:
+    tree = {"evaluation": {"data": {"new": {"path": "n.jsonl", "split": None, "limit": 5}}}}
+    sources = {("evaluation", "data", "new"): "new=n.jsonl", ("evaluation", "data", "new", "limit"): "limit=5"}
+    assert (
+        given_lines(sources, tree)[0] == "command line: evaluation.data.new.path=n.jsonl, evaluation.data.new.limit=5"
+    )
+
+
 def test_what_a_resumed_run_keeps_is_of_its_config_and_not_typed() -> None:
     sources = {("model", "path"): "--model", ("seed",): "seed=3", ("training", "steps"): "--steps"}
     tree = {"model": {"path": "m"}, "seed": 3, "training": {"steps": 9}}

@@ -81,6 +81,7 @@ def sft(
     flags = _flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree("sft", arguments, flags, explain=explain)
     if explain:
+        _check_seeds(seeds)
         typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
@@ -115,6 +116,7 @@ def rl(
     flags = _flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
     tree = _tree("rl", arguments, flags | _given({"algorithm": algorithm, "environment": environment}), explain=explain)
     if explain:
+        _check_seeds(seeds)
         typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
         return
     one_thread()
@@ -410,6 +412,13 @@ def _refuse_missing(tree: Mapping[str, Any]) -> None:
             refused = find(place) if isinstance(place, str) and place.strip() else None
             if refused is not None:
                 raise refused
+
+
+def _check_seeds(seeds: int | None) -> None:
+    from reinlm.grid import check_seeds
+
+    if seeds is not None:
+        check_seeds(seeds)
 
 
 def _show(result: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reinlm.composition.compatibility import cautions, refuse_contradictions
 from reinlm.composition.filters import GroupFilter
-from reinlm.composition.functions import as_advantage, as_gate, name_of
+from reinlm.composition.functions import as_advantage, as_aggregation, as_gate, name_of
 from reinlm.composition.shapers import Shaper
 from reinlm.composition.terms import check_terms, term_needs
 from reinlm.objectives import (
@@ -65,7 +65,7 @@ class Composition:
     gate: Gate
     """How much of the movement counts; a function may stand here."""
     aggregation: Aggregation
-    """How much each token weighs."""
+    """How much each token weighs; a function may stand here."""
     kl: KL | tuple[KL, ...] | None = None
     """KL regularisation towards reference, old policy or teacher; a tuple for several anchors."""
     corrections: tuple[Correction, ...] = ()
@@ -102,6 +102,7 @@ class Composition:
             raise ValueError(f"overlong is one of {', '.join(OVERLONG)}, not {self.overlong!r}")
         object.__setattr__(self, "gate", as_gate(self.gate))
         object.__setattr__(self, "advantage", as_advantage(self.advantage))
+        object.__setattr__(self, "aggregation", as_aggregation(self.aggregation))
         if not hasattr(self.ratio, "against"):
             raise ValueError(
                 f"ratio: {name_of(self.ratio)} does not say what it is against; a ratio is a dataclass such as TokenRatio, "

@@ -1,9 +1,12 @@
-"""Plain functions as gate or advantage: they take what they name, and what they return is checked.
+"""Plain functions as gate, advantage or aggregation: gate and advantage take what they name; what they return is checked.
 
     def soft_clip(ratio, advantages):               # a loss of each token [N]
         return -torch.tanh(ratio - 1) * advantages
 
     def median_baseline(rewards, group, groups):    # a value of each episode [E]
+        ...
+
+    def by_root_length(layout, counts):             # a weight of each token [N]
         ...
 
 `reinlm.objectives.surrogate` and `group_center` are such functions too.
@@ -12,7 +15,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,7 @@ import torch
 from torch import Tensor
 
 from reinlm.errors import InputError, ReinlmError, error_line, file_of, nearest
-from reinlm.objectives import Advantage, Feedback, Gated, Layout, Signals
+from reinlm.objectives import Advantage, Counts, Feedback, Gated, Layout, Signals
 from reinlm.objectives.advantages import Need
 
 if TYPE_CHECKING:
@@ -53,7 +57,7 @@ class FunctionGate:
             return losses
         _check_values("gate", self.function, losses, len(log_ratio), "token")
         nowhere = torch.zeros_like(log_ratio, dtype=torch.bool)
-        return Gated(losses, nowhere, nowhere)
+        return Gated(losses, nowhere, nowhere, known=False)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,26 @@ class FunctionAdvantage(Advantage):
         _check_values("advantage", self.function, values, count, of, scored)
         values = torch.where(scored, values.detach().to(rewards), 0.0)
         return values if per_token else layout.expand(values, "episode")
+
+
+@dataclass(frozen=True)
+class FunctionAggregation:
+    """A function of the layout and the counts of a whole step -> a weight of each token [N]."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
+        """Raises InputError, which names the function, if it raises or returns no finite weight ≥ 0 of each token."""
+        with _blamed("aggregation", self.function):
+            weights = self.function(layout, counts)
+        _check_values("aggregation", self.function, weights, layout.tokens, "token")
+        if bool((weights < 0).any()):
+            first, several = weights[weights < 0][0].item(), int((weights < 0).sum())
+            raise InputError(
+                f"aggregation {name_of(self.function)} returned {first} for {several} of {layout.tokens} tokens",
+                hint="a weight is at least 0: a negative one would train against the advantage",
+            )
+        return weights.detach()  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------------------------------------- what is given
@@ -130,9 +154,31 @@ def as_advantage(made: Any) -> Any:
     return advantage
 
 
+def as_aggregation(made: Any) -> Any:
+    """The aggregation itself where it is of this library, or a `FunctionAggregation` around a function of the user.
+
+    Raises InputError for one that cannot be one, tried on a few tokens.
+    """
+    own = made if inspect.isfunction(made) else type(made)
+    if isinstance(made, FunctionAggregation) or own.__module__.partition(".")[0] == "reinlm":
+        return made
+    if isinstance(made, type) or not callable(made):
+        raise InputError(f"aggregation: {name_of(made)} is no aggregation", hint=_HINTS["aggregation"])
+    try:
+        inspect.signature(made).bind("layout", "counts")
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"aggregation {name_of(made)} cannot be called with (layout, counts): {error}", hint=_HINTS["aggregation"]
+        ) from error
+    aggregation = FunctionAggregation(made)
+    layout = Layout.from_lengths([2, 1, 3, 1], group_size=2)
+    aggregation(layout, Counts.of(layout))
+    return aggregation
+
+
 def function_in(choice: Any) -> Any:
-    """The function that stands in a `FunctionGate` or `FunctionAdvantage`; any other choice itself."""
-    return choice.function if isinstance(choice, FunctionGate | FunctionAdvantage) else choice
+    """The function that stands in a `FunctionGate`, `FunctionAdvantage` or `FunctionAggregation`; any other choice itself."""
+    return choice.function if isinstance(choice, FunctionGate | FunctionAdvantage | FunctionAggregation) else choice
 
 
 def name_of(choice: Any) -> str:
@@ -145,6 +191,7 @@ _HINTS = {
     "gate": "a gate is a function such as f(ratio, advantages), which returns a loss of each token: -ratio * advantages",
     "advantage": "an advantage is a function such as f(rewards, group, groups), which returns a value of each episode, "
     "or a class that derives from reinlm.objectives.Advantage",
+    "aggregation": "an aggregation is a function f(layout, counts), which returns a weight of each token",
 }
 
 
@@ -188,8 +235,15 @@ def _parameters(kind: str, made: Callable[..., Any]) -> dict[str, bool]:
 
 def _call(kind: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     taken = _parameters(kind, function)
-    try:
+    with _blamed(kind, function):
         return function(**{name: value for name, value in given.items() if name in taken})
+
+
+@contextmanager
+def _blamed(kind: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Raise InputError, which names the function and its line, for what it raises in the block."""
+    try:
+        yield
     except (ReinlmError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -205,7 +259,7 @@ def _check_values(
         raise InputError(f"{kind} {name} returned {type(values).__name__}, not a tensor", hint=wanted)
     if values.shape != (count,) or not values.is_floating_point():
         found = f"{str(values.dtype).removeprefix('torch.')} of shape {list(values.shape)}"
-        also = "" if kind == "gate" else "; one that takes `layout` or `feedback` returns a value of each token"
+        also = "" if kind != "advantage" else "; one that takes `layout` or `feedback` returns a value of each token"
         raise InputError(f"{kind} {name} returned {found} for {count} {of}s", hint=wanted + also)
     wrong = ~values.detach().isfinite() if scored is None else ~values.detach().isfinite() & scored
     if bool(wrong.any()):
@@ -213,7 +267,7 @@ def _check_values(
         hint = "rewards are NaN where an answer has none: leave these out, as torch.nanmean does"
         raise InputError(
             f"{kind} {name} returned {first} for {int(wrong.sum())} of {count} {of}s",
-            hint=None if kind == "gate" else hint,
+            hint=hint if kind == "advantage" else None,
         )
 
 

@@ -26,10 +26,11 @@ def measure_policy(
         ),  # k3 of KL(π_old ‖ π_θ), since π_old drew the tokens: r - 1 - log r
         "ratio/mean": (ratio.sum(), count),
         "ratio/moved": (((ratio - 1.0).abs() > MOVED).sum(), count),
-        "clip_ratio/low_mean": (gated.low.sum(), count),
-        "clip_ratio/high_mean": (gated.high.sum(), count),
-        "clip_ratio/region_mean": ((gated.low | gated.high).sum(), count),
     }
+    if gated.known:
+        sums["clip_ratio/low_mean"] = (gated.low.sum(), count)
+        sums["clip_ratio/high_mean"] = (gated.high.sum(), count)
+        sums["clip_ratio/region_mean"] = ((gated.low | gated.high).sum(), count)
     maxima = {"ratio/max": ratio.max()} if ratio.numel() else {}
     if signals.ref_logprobs is not None:
         sums["kl"] = (k3(logprobs, signals.ref_logprobs).sum(), count)
@@ -49,19 +50,20 @@ def token_quantities(
 ) -> dict[str, Tensor]:
     """Per-token quantities of an update, each [N], for the rollout log; all detached.
 
-    `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither),
-    `weight` (what multiplies the gated loss: token weight, correction, sequence mask), `advantages`, and where there is a
-    reference `kl` (k3).
+    `logprobs`, `ratio`, `gate` (the gated loss), `clip` (-1 stopped at the lower bound, 1 at the upper, 0 at neither; absent
+    where that is not known), `weight` (what multiplies the gated loss: token weight, correction, sequence mask),
+    `advantages`, and where there is a reference `kl` (k3).
     """
     weight = signals.weights if signals.correction is None else signals.weights * signals.correction
     found = {
         "logprobs": logprobs,
         "ratio": log_ratio.exp(),
         "gate": gated.losses,
-        "clip": gated.high.to(logprobs.dtype) - gated.low.to(logprobs.dtype),
         "weight": weight if counted is None else weight * counted,
         "advantages": signals.advantages,
     }
+    if gated.known:
+        found["clip"] = gated.high.to(logprobs.dtype) - gated.low.to(logprobs.dtype)
     if signals.ref_logprobs is not None:
         found["kl"] = k3(logprobs, signals.ref_logprobs)
     return {name: values.detach().expand(logprobs.shape) for name, values in found.items()}

@@ -241,16 +241,18 @@ def _end_of(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the headline; of a single evaluation there is neither a later value nor a change."""
+    """A row of the headline; of a single evaluation there is no change, and one value: that of a set that was added later
+    stands at the end."""
     fraction = is_fraction(name)
     show = percent if fraction else number_text
     once = before["step"] is not None and before["step"] == after["step"]
+    added = once and "eval/" in name and before["step"] != "step 0"
     moved = after["value"] - before["value"]
     ends = [{**end, "value": show(end["value"])} for end in (before, after)]
     return {
         "label": _LABELS.get(name) or (name if "/" in name else name.replace("_", " ").capitalize()),
-        "before": ends[0],
-        "after": None if once else ends[1],
+        "before": None if added else ends[0],
+        "after": None if once and not added else ends[1],
         "change": "" if once else f"{100 * moved:+.1f} points" if fraction else f"{moved:+.4g}",
     }
 

@@ -83,8 +83,9 @@ class RunResult:
         """(metric, before, after) of the evaluations; without one, start and result of the reward or loss."""
         before, after = self.summary.get("before"), self.summary.get("after")
         if before and after:
-            names = [name for name in after if name.endswith(HEADLINE) and name in before]
-            return [(name, figure(name, before[name]), figure(name, after[name])) for name in names]
+            names = [name for name in after if name.endswith(HEADLINE)]
+            begun = {name: figure(name, before[name]) for name in names if name in before}
+            return [(name, begun.get(name, ""), figure(name, after[name])) for name in names]
         rows = self.rows
         found = {name: [row[name] for row in rows if name in row] for name in ("reward", "return", "loss")}
         means = {name: [fmean(end) for end in ends(name, values)] for name, values in found.items() if values}

@@ -22,6 +22,8 @@ class Gated:
     losses: Float[Tensor, " tokens"]
     low: Bool[Tensor, " tokens"]
     high: Bool[Tensor, " tokens"]
+    known: bool = True
+    """False: where it was stopped is not known, `low` and `high` say nothing, and no `clip_ratio` is logged."""
 
 
 class Gate(Protocol):

@@ -29,13 +29,14 @@ from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
-from reinlm.training.in_force import given_lines, same_parts, settings_tree, spelled_out, value_sources
+from reinlm.training.in_force import given_lines, same_parts, settings_tree, source_files, spelled_out, value_sources
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.setup import (
     as_begun,
     autocast,
+    changed_files,
     check_folder,
     check_resolved,
     check_steps,
@@ -135,7 +136,7 @@ class Session(ABC):
             self.policy: Policy = replace(policy, prompt_format=prompts.format)
             load = inputs.load(self.config, self.policy, self.rewards, self.progress)
             self.progress.say(prompt_line(prompts.settled, inputs.found, load[0], self.policy))
-            resolved = self._resolved()
+            resolved, files = self._resolved(), source_files(tree)
             if resume:
                 check_resolved(self.path, resolved)
             items: Any = load[0]
@@ -144,14 +145,14 @@ class Session(ABC):
             self.run = self._make(load)
             if resume:
                 check_steps(self.path, self.run.total_steps)
-                said = resumed_with(self.path, config, tree, self.run.total_steps)
+                said = resumed_with(self.path, config, tree, self.run.total_steps) + changed_files(self.path, files)
                 self.notes += said
                 for text in said:
                     self.progress.say(text)
             self._stack = stack.pop_all()
         self._folder: dict[str, Any] = {
             "kind": self.kind,
-            "config": tree | {"resolved": resolved | self._stated(prompts, load[0])},
+            "config": tree | {"resolved": resolved | self._stated(prompts, load[0]) | self._files(files)},
             "sources": value_sources(tree, self.sources) | self._in_force(),
             "defaults": dump_defaults(type(config)),
             "spelled_out": lambda saved: same_parts(spelled_out(saved), tree),
@@ -186,6 +187,12 @@ class Session(ABC):
         """What is in force and not checked on resume."""
         shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
         return (shown if prompts.stated else {}) | {"directory": os.getcwd()}
+
+    def _files(self, files: Mapping[str, str]) -> dict[str, Any]:
+        """The files of parts with their hashes, as they were when the run was begun."""
+        begun = (read_run(self.path).get("resolved") or {}).get("files") if self.resumed else None
+        found = {**files, **(begun or {})}
+        return {"files": found} if found else {}
 
     def _resolved(self) -> dict[str, Any]:
         """What is in force beside what was configured, checked on resume."""

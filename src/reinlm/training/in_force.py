@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
@@ -60,6 +62,18 @@ def _further_imports(tree: Mapping[str, Any]) -> list[str]:
             if place is not None:
                 found[place] = None
     return list(found)
+
+
+def source_files(tree: Mapping[str, Any]) -> dict[str, str]:
+    """The files that hold parts of a run, those of `file.py:NAME` and of `imports`, and the sha256 of each (16 digits).
+
+    Example:
+        {"choices.py": "9f2c41d0a7b3e865"}
+    """
+    words = {word for path, value in leaves(tree) for word in (*path, *_words(value))}
+    homes = {word.rpartition(":")[0] for word in words if is_place(word)} | {*tree.get("imports", ())}
+    files = sorted(home for home in homes if home.endswith(".py") and Path(home).expanduser().is_file())
+    return {file: hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()[:16] for file in files}
 
 
 def _words(value: Any) -> list[str]:
@@ -209,6 +223,8 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any], before: Set
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
         if before is not None and before.sources.get(path) == source and _at(before, path) == value:
             origin = "config.yaml of the run"
+        if isinstance(value, Mapping) and "path" in value:  # a file that stands for the section
+            path, value = (*path, "path"), value["path"]
         by_origin.setdefault(origin, []).append(f"{'.'.join(path)}={_brief(value)}")
     lines = []
     for origin, given in by_origin.items():

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from reinlm.config import differences, merge, read_recipe, redact
+from reinlm.display import cut
 from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import ModelConfig, Policy, load_policy
@@ -65,7 +66,13 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
     changed = differences(same_parts(spelled_out(before), tree), redact(tree))
     own = ("run", "resolved", "imports", "training.steps", "training.epochs")
     lines = [line for line in changed if not any(line.startswith((f"{key}:", f"{key}.")) for key in own)]
-    said = [f"resumed after step {done} with {line}" for line in lines]
+    sets = tree["evaluation"]["data"]
+    added = {f"evaluation.data.{name}: None ": name for name in sets}
+    said = []
+    for line in lines:
+        name = next((name for start, name in added.items() if line.startswith(start)), None)
+        what = line if name is None else f"a further evaluation set: {name} ({cut(str(sets[name]['path']), 100)})"
+        said.append(f"resumed after step {done} with {what}")
     if any(line.startswith(("training.steps:", "training.epochs:")) for line in changed):
         moving = _schedules(config)
         effect = (
@@ -178,6 +185,16 @@ def check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
                 f"{path} was made with another {name}: {changed}",
                 hint="resume with the packages, the tokenizer and the chat template of the run",
             )
+
+
+def changed_files(path: Path, files: Mapping[str, str]) -> list[str]:
+    """A note where files of parts are others than those that a resumed run was begun with; `files` are those of now."""
+    begun = (read_recipe(path / "config.yaml").get("resolved") or {}).get("files") or {}
+    changed = [file for file, digest in begun.items() if files.get(file, digest) != digest]
+    if not changed:
+        return []
+    have = "has" if len(changed) == 1 else "have"
+    return [f"{', '.join(changed)} {have} changed since the run was begun: its parts are those of the file as it is"]
 
 
 def check_steps(path: Path, total: int) -> None:
