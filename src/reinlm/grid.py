@@ -223,9 +223,12 @@ def _check_output(folder: Path, planned: Sequence[PlannedRun]) -> None:
         if run.name in stored:
             changed = differences(stored[run.name], _storable(run.tree))
             if changed:
+                hint = "give another output, or the settings that the queue was started with"
+                if any(text.startswith("training.") for text in changed):
+                    hint += f"; `--resume --output {folder / run.name} --steps N` lengthens one of its runs"
                 raise InputError(
                     f"{folder} holds {run.name} with other settings: {'; '.join(changed)}",
-                    hint="give another output, or the settings that the queue was started with",
+                    hint=hint,
                 )
 
 

@@ -136,11 +136,27 @@ def find(place: str, what: str) -> Any:
     except InputError as error:
         raise InputError(f"{what} {place!r}: {error.message.removeprefix('imports: ')}", hint=error.hint) from error
     if not hasattr(module, name):
-        names = [key for key, value in vars(module).items() if callable(value) and _is_own(value, module, key)]
+        names = _names(module)
         near = nearest(name, names)
         hint = f"did you mean {near!r}?" if near else f"there: {', '.join(names) or 'nothing that can be called'}"
         raise InputError(f"{what} {place!r}: {home} has no {name!r}", hint=hint)
     return getattr(module, name)
+
+
+def _names(module: ModuleType) -> list[str]:
+    """The functions and classes that a module defines."""
+    return [key for key, value in vars(module).items() if callable(value) and _is_own(value, module, key)]
+
+
+def names_there(file: str) -> str:
+    """`; there: NAME, NAME`, the functions and classes that a file defines; empty where it is not there or cannot be imported."""
+    if not Path(file).expanduser().is_file():
+        return ""
+    try:
+        (module,) = load_imports([file])
+    except InputError:
+        return ""
+    return f"; there: {', '.join(_names(module))}" if _names(module) else ""
 
 
 def _is_own(value: Any, module: ModuleType, key: str) -> bool:

@@ -23,7 +23,7 @@ from reinlm.config import HIDDEN, Config, apply_overrides, may_be_secret, read_r
 from reinlm.errors import InputError
 from reinlm.importable import load_imports
 from reinlm.keys import keys_of
-from reinlm.sources import RUN_HEADER, Key, leaves, read_sources
+from reinlm.sources import DEFAULT_OF, RUN_HEADER, Key, leaves, read_sources
 
 MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}
 """Sections that a single value may replace -> the key that the value sets."""
@@ -90,7 +90,11 @@ def _given_in(text: str, tree: Mapping[str, Any]) -> dict[Key, str]:
     """The sources in a run's config.yaml of what was given; not of the choices that its algorithm brought along."""
     algorithm = tree.get("algorithm")
     base = algorithm.get("base") if isinstance(algorithm, Mapping) else algorithm
-    return {path: source for path, source in read_sources(text).items() if path[0] != "algorithm" or source != base}
+    return {
+        path: source
+        for path, source in read_sources(text).items()
+        if path[0] != "algorithm" or (source != base and not source.startswith(DEFAULT_OF))
+    }
 
 
 def merge_settings(tree: Mapping[str, Any], changes: Mapping[str, Any], source: str = PYTHON) -> Settings:

@@ -16,6 +16,8 @@ RUN_HEADER = "# reinlm "
 """How the config.yaml of a run begins."""
 IN_FORCE = "in force: "
 """How the comment beside a null begins that says what stands for it in the run; it names no source."""
+DEFAULT_OF = "default of "
+"""How the comment on a value begins that a choice of an algorithm has by itself: `default of clip`."""
 _LONGEST = 80
 
 
@@ -28,16 +30,31 @@ def leaves(tree: Any, at: Key = ()) -> Iterator[tuple[Key, Any]]:
         yield at, tree
 
 
-def find_source(sources: Mapping[Key, str], path: Key) -> str | None:
+def unwrapped(path: Key) -> Key:
+    """The path of a value of a choice without the wrappers around the choice.
+
+    Example:
+        >>> ".".join(unwrapped(("algorithm", "advantage", "whitened", "advantage", "gae", "gamma")))
+        'algorithm.advantage.gae.gamma'
+    """
+    if path[0] != "algorithm" or path[1:2] == () or path[1] not in path[2:]:
+        return path
+    last = len(path) - 1 - path[::-1].index(path[1])
+    return path[:2] + path[last + 1 :]
+
+
+def find_source(sources: Mapping[Key, str], path: Key, value: Any = None) -> str | None:
     """What gave the value at `path`: itself, or a section around it as a whole; None for a default.
 
     The choice of an algorithm is found under its own kind, also where a wrapper holds it: `advantage.gae.gamma` is
     `advantage.whitened.advantage.gae.gamma`.
+
+    Args:
+        value: at the path; a choice that is a bare name, `aggregation: token_mean`, has its source under that name.
     """
-    candidates = [path]
-    if path[0] == "algorithm" and len(path) > 3 and path[1] in path[2:]:
-        last = len(path) - 1 - path[::-1].index(path[1])
-        candidates.append(path[:2] + path[last + 1 :])
+    candidates = [path, unwrapped(path)]
+    if path[0] == "algorithm" and isinstance(value, str):
+        candidates = [*((*candidate, value) for candidate in candidates), *candidates]
     for candidate in candidates:
         for length in range(len(candidate), 0, -1):
             if candidate[:length] in sources:

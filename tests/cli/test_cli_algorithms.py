@@ -86,3 +86,17 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys, monkeypatch):
     for formula in (card.formula for card in CARDS.values()):
         assert formula.count("{") == formula.count("}")
         assert formula in out
+
+
+@pytest.mark.parametrize(
+    ("name", "updates"),
+    [
+        (
+            "dapo",
+            "16 a batch: 1 pass of 16 minibatches; fewer minibatches in small batches, with at least eight groups in each",
+        ),
+        ("ppo", "4 a batch: 4 passes of 1 minibatch"),
+    ],
+)
+def test_a_card_says_the_updates_of_a_batch_and_where_they_are_fewer(reinlm, name, updates):
+    assert f"updates {updates} use " in " ".join(reinlm("algorithms", name).out.split())

@@ -157,3 +157,63 @@ def graded(completions: list[str]) -> list[float]:
 )
 def test_rewards_are_written_as_in_python(spec: Any, expected: Any) -> None:
     assert [(choice.name, choice.weight) for choice in read_spec(spec)] == expected
+
+
+PARTS = """
+def soft_clip(log_ratio, logprobs, signals):
+    return -log_ratio.exp().clamp(max=1.2) * signals.advantages
+
+
+def mean_base(feedback):
+    return feedback.layout.expand(feedback.effective_rewards, "episode")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("aggregation", "token_mean"), ("gate", "p.py:soft_clip"), ("advantage", "p.py:mean_base")]
+)
+def test_a_choice_that_is_a_bare_name_has_its_source(reinlm, place, kind, name):
+    (place / "p.py").write_text(PARTS)
+    (place / "mine.yaml").write_text(f"algorithm: {{base: grpo, {kind}: '{name}'}}\n")
+    given = ("rl", "-m", "m", "-d", "d", "-r", "math", "--explain")
+    typed = explained(reinlm(*given, f"algorithm.{kind}={name}").out)[1]
+    assert typed["algorithm", kind] == f"algorithm.{kind}={name}"
+    assert explained(reinlm(*given, "mine.yaml").out)[1]["algorithm", kind] == "recipe mine.yaml"
+    python = library.explain("rl", "m", "d", reward="math", algorithm={"base": "grpo", kind: name})
+    assert read_sources(python)["algorithm", kind] == "Python"
+    other = {"aggregation": "gate", "gate": "aggregation", "advantage": "aggregation"}[kind]
+    assert all(source == "grpo" for path, source in typed.items() if path[:2] == ("algorithm", other))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "note"),
+    [
+        (
+            ["sapo", "algorithm.gate.clip.high=0.3"],
+            {"gate.clip.high": "algorithm.gate.clip.high=0.3", "gate.clip.low": "default of clip"},
+            "algorithm.gate.clip.high replaces sapo's gate soft by clip",
+        ),
+        (
+            ["gspo", "algorithm.kl.estimator=k2"],
+            {"kl.coefficient": "default of kl", "kl.controller": "default of kl", "kl.estimator": "algorithm.kl.estimator=k2"},
+            "algorithm.kl.estimator adds a KL of 0.04, which gspo has not",
+        ),
+        (
+            ["gspo", "algorithm.entropy.coefficient=0.01"],
+            {"entropy.entropy.coefficient": "algorithm.entropy.coefficient=0.01"},
+            "algorithm.entropy.coefficient adds entropy",
+        ),
+        (["sapo", "algorithm.gate={clip: {high: 0.3}}"], {"gate.clip.low": "default of clip"}, None),
+        (["dapo", "algorithm.gate.clip.high=0.3"], {"gate.clip.low": "dapo"}, None),
+        (["ppo", "algorithm.advantage.gae.gamma=0.9"], {"advantage.whitened.advantage.gae.gae_lambda": "ppo"}, None),
+        (["ppo", "algorithm.advantage.whitened=null"], {"advantage.gae.gae_lambda": "ppo"}, None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_the_algorithm_does_not_say_is_a_default_of_the_choice(reinlm, place, words, expected, note):
+    outcome = reinlm("rl", "-m", "m", "-d", "d", "-r", "math", "--explain", "--algorithm", *words)
+    assert outcome.code == 0, outcome.err
+    found = {".".join(path[1:]): source for path, source in explained(outcome.out)[1].items()}
+    assert {key: found[key] for key in expected} == expected
+    notes = [line for line in outcome.out.splitlines() if "# note: algorithm." in line]
+    assert [note in line for line in notes] == ([True] if note else []), notes

@@ -11,7 +11,7 @@ import pytest
 import reinlm
 from reinlm.config import dump_yaml, read_recipe
 from reinlm.errors import InputError
-from reinlm.grid import plan
+from reinlm.grid import plan, run_queue
 from reinlm.loop import Interrupted
 from tiny_runs import ROWS, metrics, saved, settings
 
@@ -69,11 +69,36 @@ def test_seeds_run_one_after_the_other_and_end_with_a_page(material: Path, tmp_p
     assert metrics(alone.folder) == metrics(tmp_path / "out" / "seed4")
 
 
+def test_resuming_the_folder_of_a_queue_says_how_it_goes_on(tmp_path: Path) -> None:
+    queue = tmp_path / "sd"
+    queue.mkdir()
+    (queue / "queue.json").write_text(json.dumps({"seed0": {"training": {"steps": 2}}}))
+    with pytest.raises(InputError, match="sd is a queue of runs, of --seeds or compare") as caught:
+        reinlm.rl("m", "d.jsonl", reward="math", resume=True, output=queue)
+    assert caught.value.hint == "the command that started it goes on"
+    (queue / "seed0").mkdir()
+    (queue / "seed0" / "run.json").write_text(json.dumps(STARTED))
+    with pytest.raises(InputError) as caught:
+        reinlm.rl("m", "d.jsonl", reward="math", resume=True, output=queue)
+    lengthens = f"`--resume --output {queue / 'seed0'} --steps N` lengthens one of its runs"
+    assert caught.value.hint == f"the command that started it goes on with it: reinlm rl a.yaml --seeds 2; {lengthens}"
+    tree = {"model": "m", "data": "d", "reward": "math", "training": {"steps": 3}}
+    with pytest.raises(InputError, match=r"holds seed0 with other settings: .*training\.steps: 2 -> 3") as caught:
+        run_queue(plan([tree]), queue, print, kind="rl", say=print)
+    assert str(caught.value.hint).endswith(lengthens)
+
+
+STARTED = {
+    "schema_version": 1,
+    "kind": "rl",
+    "created": "2026-01-01T00:00:00",
+    "command": "reinlm rl a.yaml --seeds 2",
+}
+
+
 def test_a_queue_that_was_stopped_keeps_finished_runs_and_resumes_the_begun_one_to_the_same_bits(
     material: Path, tmp_path: Path
 ) -> None:
-    from reinlm.grid import run_queue
-
     planned = plan([recipe(material)], seeds=3)
     begun: list[tuple[str, bool]] = []
 

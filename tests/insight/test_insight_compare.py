@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import reinlm
+from reinlm.cli.compare import print_comparison
 from reinlm.errors import InputError
 from reinlm.insight.compare import compare_runs, overlaid, write_page
 from reinlm.insight.statistics import mean_interval, t_quantile
@@ -152,6 +155,14 @@ def write_configured(path: Path, text: str, **values: Any) -> Path:
             ["algorithm=ppo, algorithm.gate.clip.high=0.3", "algorithm=grpo"],
             [],
         ),
+        (  # the last parts of keys where the whole ones are too long
+            (LONG, LONG.replace("high: 0.2  # grpo", "high: 0.3").replace("0.001", "0.01").replace(": 6", ": 7")),
+            [
+                "high=0.2, learning_rate=0.001, max_new_tokens=6",
+                "high=0.3, learning_rate=0.01, max_new_tokens=7",
+            ],
+            [],
+        ),
         (
             (PPO, LONG),
             ["a", "b"],
@@ -174,6 +185,64 @@ def test_a_group_is_named_without_what_its_algorithm_implies(
     assert [*found.settings] == settings
     page = write_page(found, tmp_path / "page.html").read_text()
     assert ("Settings that differ" in page) == bool(settings)
+
+
+IN_FORCE = "algorithm: {}\ntraining:\n  minibatches: {}\n  passes: null  # in force: 1\n"
+
+
+def noted(path: Path, values: list[float], text: str, notes: list[str]) -> Path:
+    write_run(path, values)
+    (path / "config.yaml").write_text(text)
+    run = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**run, "notes": notes}))
+    return path
+
+
+def test_identical_groups_the_runs_notes_and_updates_that_differ_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, low = "the gate does nothing", "the rate is low"
+    folders = [
+        noted(tmp_path / "a", [0.1, 0.5], IN_FORCE.format("grpo", "null  # in force: 1"), [idle, low]),
+        noted(tmp_path / "b", [0.1, 0.5], IN_FORCE.format("gspo", "null  # in force: 1"), [idle, low]),
+        noted(tmp_path / "c", [0.1, 0.6], IN_FORCE.format("dapo", "null  # in force: 8"), [low]),
+        noted(tmp_path / "d", [], IN_FORCE.format("ppo", "null"), [low]),
+    ]
+    found = compare_runs(folders)
+    identical = "groups algorithm=grpo and algorithm=gspo are identical in every figure"
+    assert found.identical == (identical,)
+    assert found.notes == (f"algorithm=grpo, algorithm=gspo: {idle}", low)
+    counts = {"algorithm=grpo": "1 (1 × 1)", "algorithm=gspo": "1 (1 × 1)", "algorithm=dapo": "8 (1 × 8)"}
+    assert found.updates == counts | {"algorithm=ppo": ""}
+    page = write_page(found, tmp_path / "page.html").read_text().replace("<wbr>", "")
+    assert [page.count(text) for text in (identical, idle, low, "8 (1 × 8)")] == [1, 1, 1, 1]
+    monkeypatch.setenv("COLUMNS", "80")
+    print_comparison(found)
+    said = " ".join(capsys.readouterr().out.split())
+    assert [said.count(text) for text in (identical, idle, low, "algorithm=dapo: 8 (1 × 8)")] == [1, 1, 1, 1]
+    assert "reward: of training, mean of the last 1/10 of the logged values" in said
+    assert compare_runs(folders[:2]).updates == {}
+
+
+def test_settings_that_differ_are_readable_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_comparison(
+        compare_runs([write_configured(tmp_path / name, text) for name, text in (("a", PPO), ("b", LONG))])
+    )
+    said = capsys.readouterr().out
+    assert "evaluation.max_new_tokens" in said
+    assert "…" not in said
+
+
+def test_a_setting_given_to_compare_by_keyword_is_answered_with_changes() -> None:
+    with pytest.raises(InputError, match="compare takes no training") as caught:
+        reinlm.compare("a.yaml", training={"steps": 3})
+    assert "changes=['training.steps=3']" in str(caught.value.hint)
+    with pytest.raises(InputError, match="compare takes no seed") as caught:
+        reinlm.compare("a.yaml", seed=3)
+    assert "changes=['seed=3']" in str(caught.value.hint)
 
 
 def test_the_seeds_in_a_classical_run_folder_count(tmp_path: Path) -> None:

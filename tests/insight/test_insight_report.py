@@ -298,6 +298,47 @@ def test_answers_are_labelled_by_the_step_that_they_were_sampled_at(tmp_path: Pa
         assert sides(write_report(tmp_path)) == ["before", "after"]
 
 
+CHANGED = """
+algorithm:
+  base: dapo  # --algorithm
+  gate:
+    clip:
+      low: 0.2  # dapo
+      high: 0.3  # algorithm.gate.clip.high=0.3
+  kl:
+    estimator: k2  # recipe r.yaml
+    coefficient: 0.04  # default of kl
+  aggregation: token_mean  # Python
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (CHANGED, "dapo, clip.high=0.3, kl.estimator=k2, aggregation=token_mean"),
+        ("algorithm: dapo  # --algorithm\n", "dapo"),
+        ("algorithm:\n  base: dapo\n  overlong: keep\n", "dapo"),
+    ],
+)
+def test_a_report_names_the_choices_that_were_changed_beside_the_algorithm(
+    text: str, shown: str, tmp_path: Path
+) -> None:
+    with RunFolder.create(tmp_path, kind="rl", config={}, command="x"):
+        (tmp_path / "config.yaml").write_text(text)
+    assert f"<span>algorithm <code>{shown}</code></span>" in write_report(tmp_path).read_text().replace("<wbr>", "")
+
+
+@pytest.mark.parametrize("kind", ["sft", "rl"])
+def test_speed_and_entropy_of_sft_are_of_training(kind: str) -> None:
+    records = [{"step": step, "time": 1.0, "entropy": 0.5 / step, "tokens_per_second": 10.0 * step} for step in (1, 2)]
+    titles = {"sft": ["Entropy of the model", "Tokens trained on per second"]}
+    drawn = charts(records, kind, METRICS)
+    assert [chart["title"] for chart in drawn] == titles.get(
+        kind, ["Entropy of the policy", "Generated tokens per second"]
+    )
+    assert ("exploration" in json.dumps(drawn)) == (kind == "rl")
+
+
 def test_notes_stand_above_the_sample_answers(tmp_path: Path) -> None:
     config: dict[str, Any] = {"model": "tiny"}
     with RunFolder.create(tmp_path, kind="rl", config=config, command="x", notes=["every ratio is 1"]) as run:

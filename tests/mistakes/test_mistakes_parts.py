@@ -99,6 +99,9 @@ GATES: list[tuple[Any, str, str]] = [
     ("broken.py:f", "broken.py raises ImportError: cannot import name 'sine'", ""),
     ("no_such_module:f", "cannot import no_such_module", "a file.py or a module"),
     ({"mine.py:soft_clip": {"width": 0.3}}, "mine.py:soft_clip takes no values", "write mine.py:soft_clip alone"),
+    ({"mine.py:soft_clip": {"width": 0.3}}, "takes no values", "a dataclass with __call__ takes values"),
+    ("mine.py", "unknown gate 'mine.py'", "write mine.py:FUNCTION; there: soft_clip"),
+    ("broken.py", "unknown gate 'broken.py'", "write broken.py:FUNCTION"),
 ]
 ADVANTAGES: list[tuple[Any, str, str]] = [
     (lambda reward: reward, "has an argument 'reward'", "did you mean 'rewards'?"),

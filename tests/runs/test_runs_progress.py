@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 
 import pytest
 from rich.console import Console
+from transformers.utils import logging
 
-from reinlm.runs.progress import Progress
+from reinlm.runs.progress import Progress, silenced
 
 
 def test_a_line_without_a_terminal_says_step_figures_and_time_left(capsys, monkeypatch):
@@ -46,3 +48,20 @@ def test_of_rewards_that_are_no_verdicts_the_mean_is_shown(capsys: pytest.Captur
     assert "test reward 7.250" in first
     assert "accuracy" not in first
     assert "test accuracy 50.0%" in last
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "bars"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_bars_of_transformers_are_on_terminals_alone(
+    terminal: bool, quiet: bool, bars: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.enable_progress_bar()
+    with silenced(quiet=quiet):
+        assert logging.is_progress_bar_enabled() == bars
+        assert (logging.get_verbosity() == level) == (not quiet)
+    assert logging.is_progress_bar_enabled()
+    if not enabled:
+        logging.disable_progress_bar()

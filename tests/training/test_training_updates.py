@@ -12,13 +12,14 @@ import pytest
 from safetensors.numpy import load_file
 
 import reinlm
-from reinlm.algorithms import ALGORITHMS, algorithm, resolve
+from reinlm.algorithms import ALGORITHMS, algorithm, algorithm_spec, merge_specs, resolve
 from reinlm.composition.compatibility import idle_choices
 from reinlm.config import apply_overrides, build
 from reinlm.errors import InputError
 from reinlm.objectives import Clip
 from reinlm.sources import read_sources
 from reinlm.training.config import RLConfig
+from reinlm.training.in_force import settings_tree
 from reinlm.training.rl_checks import check_settings, more_updates, slow_rate, updates_per_batch
 from tiny_runs import ROWS, answers, distributions, metrics, run_rl, tiny, trainer
 
@@ -91,6 +92,50 @@ def test_what_the_recipe_says_counts(tmp_path: Path) -> None:
     assert metrics(result.folder)[-1]["updates/made"] == 6
     with pytest.raises(InputError, match=r"training\.minibatches 3 does not divide the 2 groups"):
         trainer(tmp_path / "other", training={"minibatches": 3})
+
+
+@pytest.mark.parametrize(
+    ("spec", "made"),
+    [
+        ({"base": "grpo", "updates": {"minibatches": 4}}, (1, 4)),
+        ({"base": "dapo", "updates": {"passes": 2, "minibatches": 8}}, (2, 8)),
+        ({"base": "dapo", "updates": {"minibatches": 16}}, None),  # the paper's own number too, once it is given
+        ({"base": "dapo", "updates": {"minibatches": 3}}, None),
+        ({"base": "dapo", "updates": {"passes": 2}}, (2, 1)),
+        (algorithm("grpo", updates={"minibatches": 8}), (1, 8)),
+        (algorithm("dapo", updates={"passes": 3}), (3, 1)),
+        (algorithm("dapo", name="mine", updates={"minibatches": 3}), None),
+        (merge_specs({"base": "dapo", "updates": {"passes": 2}}, {"updates": {"passes": 3}}, "grpo"), (3, 1)),
+        (merge_specs({"base": "dapo", "updates": {"passes": 2}}, {"updates": {"minibatches": 2}}, "grpo"), (2, 2)),
+    ],
+    ids=str,
+)
+def test_updates_that_are_given_are_made_exactly_or_refused(spec: Any, made: tuple[int, int] | None) -> None:
+    """The rule of eight groups is for the numbers of the papers; config.yaml says the same again."""
+    tree = {"model": "m", "data": "d", "reward": "math", "rollout": {"group_size": 2, "batch_size": 16}}
+    chosen = resolve(spec)
+    config = build(RLConfig, tree | {"algorithm": spec if isinstance(spec, dict) else algorithm_spec(spec)})
+    if made is None:
+        with pytest.raises(
+            InputError, match=r"algorithm\.updates\.minibatches \d+ does not divide the 8 groups of a batch"
+        ):
+            check_settings(config, chosen)
+        check_settings(build(RLConfig, {**config.model_dump(), "training": {"minibatches": 2}}), chosen)
+        return
+    check_settings(config, chosen)
+    written = settings_tree(config)["algorithm"]
+    for one in (config, build(RLConfig, tree | {"algorithm": written})):
+        found = updates_per_batch(one, resolve(one.algorithm))
+        assert (found.passes, found.minibatches) == made
+
+
+def test_a_run_that_was_given_the_number_of_its_paper_goes_on(tmp_path: Path) -> None:
+    chosen = {"base": "ppo_penalty", "updates": {"minibatches": 1}}
+    run_rl(tmp_path / "run", algorithm=chosen, training={"steps": 1})
+    assert "minibatches: 1  # Python" in (tmp_path / "run/config.yaml").read_text()
+    assert (
+        metrics(run_rl(tmp_path / "run", algorithm=chosen, training={"steps": 2}, resume=True).folder)[-1]["step"] == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["target_kl", "kl_learning_rate"])

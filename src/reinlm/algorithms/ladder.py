@@ -105,6 +105,10 @@ def table() -> list[dict[str, str]]:
     return rows
 
 
+_FEWER = "; fewer minibatches in small batches, with at least eight groups in each"
+"""The rule of `reinlm.training.rl_checks.updates_per_batch`."""
+
+
 def algorithm_details(name: str) -> dict[str, Any]:
     """The card of one algorithm, all its choices, and the differences from its parent, as plain values.
 
@@ -118,7 +122,7 @@ def algorithm_details(name: str) -> dict[str, Any]:
         "description": " ".join((ALGORITHMS[name].__doc__ or "").split()),
         "differs": changed_choices(made, parent),
         "choices": algorithm_spec(made),
-        "updates": short_updates(made.updates),
+        "updates": short_updates(made.updates) + (_FEWER if made.updates.minibatches > 1 else ""),
         "needs": sorted(made.advantage.needs | ({"reference"} if made.needs_reference else set())),
         "warnings": list(made.warnings),
     }

@@ -52,6 +52,9 @@ OTHER: Mapping[str, Alias] = {
     "algo": Alias("algorithm"),
     "clip": Alias("algorithm.gate.clip.low", "and algorithm.gate.clip.high"),
     "kl": Alias("algorithm.kl"),
+    "clip_higher": Alias("algorithm.gate.clip.high"),
+    "dynamic_sampling": Alias("algorithm.filters", "mixed_outcomes"),
+    "rollout.n": Alias("rollout.group_size"),
     **dict.fromkeys(
         ("reward.weights", "reward.weight", "reward_weight"),
         Alias(

@@ -35,7 +35,7 @@ from reinlm.runs.progress import Progress, silenced
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.in_force import explanation, settings_tree
-from reinlm.training.rl_checks import check_settings, in_force
+from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
 
@@ -161,6 +161,7 @@ def compare(
     changes: Sequence[str] = (),
     quiet: bool = False,
     command: str = "",
+    **other: Any,
 ) -> Comparison:
     """Compare runs that exist, or run a grid of recipes × settings × seeds and compare what they reached.
 
@@ -187,6 +188,12 @@ def compare(
 
     refuse_while_importing("reinlm.compare")
     check_flags(quiet=quiet)
+    if other:
+        name, value = next(iter(other.items()))
+        key = next((f"{name}.{inner}={one}" for inner, one in value.items()), "") if isinstance(value, Mapping) else ""
+        raise InputError(
+            f"compare takes no {name}", hint=f"settings of all runs are changes=[{(key or f'{name}={value}')!r}]"
+        )
     given = list(runs_or_recipes)
     metrics, grid = ([value] if isinstance(value, str) else list(value) for value in (metrics, grid))
     if not given:
@@ -332,12 +339,13 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
         config = configuration(kind, tree, loaded, resume=options.get("resume"))
-        nulls = {}
+        nulls, notes = {}, []
         if isinstance(config, RLConfig):
             algorithm = composed or resolve(config.algorithm)
             check_settings(config, algorithm)
             nulls = in_force(config, algorithm)
-        return explanation(settings_tree(config, composed), tree.sources, nulls)
+            notes = notes_before_a_model(config, algorithm, tree.sources)
+        return explanation(settings_tree(config, composed), tree.sources, nulls, notes)
 
 
 def create_model(

@@ -91,7 +91,7 @@ def print_comparison(result: Comparison) -> None:
     several = any(row["runs"] > 1 for row in result.rows)
     for metric in result.metrics:
         show: Any = percent if is_fraction(metric) else number_text
-        table = Table("group", "seeds", "mean", *(["95 % interval"] if several else []), title=metric)
+        table = Table("group", "seeds", "mean", *(["95 % interval"] if several else []), title=result.means(metric))
         for row in result.rows:
             if row["metric"] == metric:
                 around = interval_text(row, show)
@@ -99,10 +99,17 @@ def print_comparison(result: Comparison) -> None:
                 table.add_row(*cells, *([around] if several else []))
         console.print(table, markup=False)
     if result.settings:
-        table = Table("setting", *result.groups, title="settings that differ")
+        table = Table("setting", "group", "value", title="settings that differ")
         for key, values in result.settings.items():
-            table.add_row(key, *(values[name] for name in result.groups))
+            for number, name in enumerate(result.groups):
+                table.add_row("" if number else key, name, values[name], end_section=number == len(result.groups) - 1)
+        for column in table.columns:
+            column.overflow = "fold"
         console.print(table, markup=False)
+    for name, count in result.updates.items():
+        console.print(f"updates of a batch, {name}: {count or 'not known'}", markup=False, highlight=False)
+    for text in (*result.identical, *result.notes):
+        console.print(f"note    {text}", markup=False, highlight=False, soft_wrap=True)
     if several:
         console.print("interval: Student's, of the mean over seeds", style="dim", highlight=False)
     for name, why in result.failed.items():

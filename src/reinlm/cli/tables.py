@@ -75,6 +75,7 @@ def print_algorithm(item: dict[str, Any]) -> None:
             choices.add_row(change["choice"], change["to"], change["from"])
     console.print(choices)
     say(f"needs   {', '.join(item['needs']) or 'nothing but rewards'}")
+    say(f"updates {item['updates']}")
     say(f"use     {item['use']}")
     say(f"fails   {item['fails']}")
     say(f"source  {item['source']}")

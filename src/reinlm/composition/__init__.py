@@ -2,7 +2,7 @@
 
 from reinlm.composition import metrics as metrics  # importing the composition declares its metrics
 from reinlm.composition.algorithm import Algorithm, AlgorithmState, Objective
-from reinlm.composition.choices import algorithm_spec, compose, merge_changes, spell_changes
+from reinlm.composition.choices import algorithm_spec, compose, merge_changes, spell_changes, updates_in
 from reinlm.composition.composition import Updates
 from reinlm.composition.filters import GroupFilter, MixedOutcomes, with_first_reward
 from reinlm.composition.shapers import MissingEnd, Shaper, SoftOverlong, shaped
@@ -23,6 +23,7 @@ __all__ = [
     "merge_changes",
     "shaped",
     "spell_changes",
+    "updates_in",
     "with_first_reward",
 ]
 

@@ -27,7 +27,7 @@ from reinlm.aliases.tables import ALIASES
 from reinlm.composition import filters, shapers  # noqa: F401  they register their choices
 from reinlm.composition.functions import function_in
 from reinlm.errors import InputError, unknown
-from reinlm.importable import find, is_place, is_placeholder, is_plain, place_of
+from reinlm.importable import find, is_place, is_placeholder, is_plain, names_there, place_of
 from reinlm.objectives import CHOICES, KL
 from reinlm.objectives.earlier import EARLIER
 
@@ -93,7 +93,7 @@ def change(kind: str, old: Any, given: Any) -> Any:
     if len(named) > 1:
         raise _unreadable(kind, given)
     ((name, values),) = named.items()
-    return _set(kind, old, _known(kind, name), values)
+    return _set(kind, old, _known(kind, name, old), values)
 
 
 def change_list(kind: str, old: Sequence[Any], given: Any) -> list[Any]:
@@ -256,7 +256,8 @@ def _set(kind: str, old: Any, name: str, given: Any) -> Any:
         start[inner] = old
     if not isinstance(made, type):
         if given:
-            raise InputError(f"{name} takes no values: {given!r}", hint=f"write {name} alone")
+            own = "; a dataclass with __call__ takes values (docs/extending.md)" if is_place(name) else ""
+            raise InputError(f"{name} takes no values: {given!r}", hint=f"write {name} alone{own}")
         return {name: {}}
     return {name: {**start, **change_values(name, made, start, given)}}
 
@@ -284,12 +285,21 @@ def _unreadable(kind: str, given: Any) -> InputError:
     )
 
 
-def _known(kind: str, name: str) -> str:
+def _known(kind: str, name: str, old: Any = None) -> str:
+    """The name of a choice. Raises InputError for an unknown one; for a value, such as `high`, with the choice that has it."""
     if is_placeholder(name):
         raise InputError(f"{kind} was given in Python and is not in the file: {name}", hint="give it again")
-    if _made(kind, name) is None:
-        raise unknown(kind, name, CHOICES[kind])
-    return name
+    if _made(kind, name) is not None:
+        return name
+    error = unknown(kind, name, CHOICES[kind])
+    if name.endswith(".py"):
+        raise InputError(error.message, hint=f"write {name}:FUNCTION{names_there(name)}")
+    field = next((key for key, item in LISTS.items() if item == kind), kind)
+    there = [choice for choice in old if choice in CHOICES[kind]] if isinstance(old, Mapping) else []
+    having = [choice for choice in (*there, *CHOICES[kind]) if name in _members(CHOICES[kind][choice])]
+    if not having:
+        raise error
+    raise InputError(error.message, hint=f"the key is algorithm.{field}.{having[0]}.{name}; {error.hint}")
 
 
 def _made(kind: str, name: str) -> Any:

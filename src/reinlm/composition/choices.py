@@ -63,9 +63,23 @@ def merge_changes(base: Algorithm, old: Mapping[str, Any], new: Mapping[str, Any
             if isinstance(new[key], str | Mapping | Sequence):
                 raise
             earlier = before  # an object replaces the whole choice, also one that is in no file
+        if key == "updates":  # what was given alone: the trainer fits the paper's own number to small batches
+            merged[key] = {**updates_in(old), **updates_in(new)}
+            continue
         after = _changed(key, earlier, new[key])
-        merged[key] = after if key in ("kl", "name", "overlong", "updates", *LISTS) else between(key, before, after)
+        merged[key] = after if key in ("kl", "name", "overlong", *LISTS) else between(key, before, after)
     return merged
+
+
+def updates_in(spec: Any) -> dict[str, int]:
+    """The passes and minibatches that an algorithm in recipe syntax gives by itself, beside those of its base.
+
+    Example:
+        >>> updates_in({"base": "dapo", "updates": {"minibatches": 4}}), updates_in("dapo")
+        ({'minibatches': 4}, {})
+    """
+    given = spec.get("updates") if isinstance(spec, Mapping) else None
+    return {} if given is None else dict(_changed("updates", {}, given))
 
 
 def spell_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +130,8 @@ def algorithm_spec(algorithm: Algorithm, base: Algorithm | None = None) -> dict[
     if algorithm.base:
         tree["name"] = algorithm.name
     if base is not None and algorithm.updates != base.updates:
-        tree["updates"] = vars(algorithm.updates).copy()
+        own = vars(base.updates)
+        tree["updates"] = {name: value for name, value in vars(algorithm.updates).items() if value != own[name]}
     for key in (key for key in FIELDS if key not in ("updates", "name")):
         value = getattr(algorithm, key)
         if key == "kl":

@@ -126,9 +126,11 @@ def _critic(algorithm: Composition) -> None:
     needed = "critic" in algorithm.advantage.needs
     name = name_of(algorithm.advantage)
     if needed and algorithm.critic is None:
-        raise ValueError(f"advantage {name} needs the values of a critic, and there is none; set critic=critic")
+        raise ValueError(
+            f"advantage {name} needs the values of a critic, and there is none; set algorithm.critic=critic"
+        )
     if algorithm.critic is not None and not needed:
-        raise ValueError(f"a critic has no effect: advantage {name} does not use its values; set critic=null")
+        raise ValueError(f"a critic has no effect: advantage {name} does not use its values; set algorithm.critic=null")
 
 
 _DIVIDES = (Whitened, GroupStandardize, GroupRank, GDPO)

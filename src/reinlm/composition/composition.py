@@ -90,7 +90,8 @@ class Composition:
     filters: tuple[GroupFilter, ...] = ()
     """Decide which groups are trained on; dropped ones are replaced by new samples."""
     updates: Updates = Updates()
-    """Updates per batch in its paper; the default of `training.passes` and `training.minibatches`."""
+    """Updates per batch in its paper; the default of `training.passes` and `training.minibatches`. A paper's minibatches have
+    at least eight groups each, so that small batches make fewer; a number that is given holds exactly."""
     source: str = ""
     """Paper and arXiv id."""
     base: str = ""

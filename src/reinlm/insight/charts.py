@@ -136,6 +136,14 @@ CHARTS: tuple[Chart, ...] = (
         "Entropy of the policy",
         (Series("entropy", "policy"),),
         meaning="Entropy of the policy at the sampled tokens, in nats; exploration needs it.",
+        kinds=("rl", "classical"),
+    ),
+    Chart(
+        "Entropy of the model",
+        (Series("entropy", "model"),),
+        meaning="Entropy of the model's distribution at the tokens that it is trained on, in nats.",
+        healthy="falls as the model learns the data.",
+        kinds=("sft",),
     ),
     Chart(
         "KL divergence from reference and old policy",
@@ -237,6 +245,12 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Generated tokens per second",
         (Series("tokens_per_second", "tokens"),),
+        kinds=("rl", "classical"),
+    ),
+    Chart(
+        "Tokens trained on per second",
+        (Series("tokens_per_second", "tokens"),),
+        kinds=("sft",),
     ),
     Chart(
         "Dropped groups, failed rewards, skipped updates",

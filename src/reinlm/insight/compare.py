@@ -12,6 +12,7 @@ from typing import Any
 from reinlm.config import parse_yaml
 from reinlm.errors import InputError, RunError, unknown
 from reinlm.insight.charts import find_chart
+from reinlm.insight.findings import identical_groups, notes_of, updates_in_force, updates_that_differ
 from reinlm.insight.page import interval_text, is_fraction, number_text, percent, read_json, render
 from reinlm.insight.statistics import mean_interval
 from reinlm.program import command_line
@@ -19,12 +20,13 @@ from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
 from reinlm.runs.metrics import CURVES, JUDGED, METRICS_FILE, TAIL, ends, read_metrics
+from reinlm.sources import DEFAULT_OF
 
 PAGE_FILE = "compare.html"
 OF_ONE_RUN = ("seed", "seeds", "run", "resolved", "imports", "output", "tensorboard")
 """Keys in which the runs of a group may differ."""
 LONGEST_NAME = 60
-"""Characters of a group's name; longer ones give way to the names of the folders."""
+"""Characters of a group's name; longer ones give way to the last parts of their keys, then to the names of the folders."""
 SEEDS = "seeds"
 """The folder of a classical run with a run folder for each seed, named by it."""
 
@@ -42,6 +44,10 @@ class ComparedRun:
     records: Sequence[Mapping[str, Any]] = field(repr=False)
     implied: frozenset[str] = field(default=frozenset(), repr=False)
     """Dotted keys that the named algorithm sets, as the comments of the run's configuration say."""
+    notes: tuple[str, ...] = ()
+    """What the run said at its start."""
+    updates: str | None = None
+    """Updates of a batch in force, `8 (1 × 8)`: passes times minibatches; None where its configuration says none."""
 
     @property
     def steps(self) -> int:
@@ -72,6 +78,16 @@ class Comparison:
     """Runs of a queue that failed, with what went wrong."""
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By dotted key and group: the settings that differ, where the names of the groups do not say them."""
+    updates: Mapping[str, str] = field(default_factory=dict)
+    """By group: the updates of a batch, `8 (1 × 8)`, where groups differ in them."""
+    identical: tuple[str, ...] = ()
+    """One sentence for each set of groups that are identical in every figure."""
+    notes: tuple[str, ...] = ()
+    """The notes of the runs, each once; with the names of the groups where not all have it."""
+
+    def means(self, metric: str) -> str:
+        """A metric with what its figure is: `reward: of training, mean of the last 1/10 of the logged values`."""
+        return f"{metric}: {'' if metric.startswith('eval/') else 'of training, '}{_how(metric)}"
 
     def frame(self) -> Any:
         """The rows as a pandas frame. Raises InputError where pandas is not installed."""
@@ -128,7 +144,16 @@ def _compared(runs: Sequence[ComparedRun], metrics: Sequence[str], failed: Mappi
         raise InputError(f"runs of different kinds cannot be compared: {listed}", hint="give runs of one kind")
     groups, settings = _groups(runs)
     chosen = _metrics(runs, metrics)
-    return Comparison(groups, chosen, tuple(_rows(groups, chosen)), failed=dict(failed), settings=settings)
+    return Comparison(
+        groups,
+        chosen,
+        tuple(_rows(groups, chosen)),
+        failed=dict(failed),
+        settings=settings,
+        updates=updates_that_differ(groups),
+        identical=tuple(identical_groups(groups)),
+        notes=tuple(notes_of(groups)),
+    )
 
 
 def write_page(comparison: Comparison, path: str | Path) -> Path:
@@ -212,7 +237,17 @@ def _read(folder: Path) -> ComparedRun:
     metrics = folder / METRICS_FILE
     records = read_metrics(metrics) if metrics.is_file() else []
     seed = int(folder.name) if folder.parent.name == SEEDS and folder.name.isdecimal() else config.get("seed")
-    return ComparedRun(folder, run["kind"], seed, ended, config, records, _implied(text, config))
+    return ComparedRun(
+        folder,
+        run["kind"],
+        seed,
+        ended,
+        config,
+        records,
+        _implied(text, config),
+        tuple(run.get("notes", ())),
+        updates_in_force(config, text) if run["kind"] == "rl" else None,
+    )
 
 
 def _implied(text: str, config: Mapping[str, Any]) -> frozenset[str]:
@@ -227,7 +262,7 @@ def _implied(text: str, config: Mapping[str, Any]) -> frozenset[str]:
             path.pop()
         key = f"{path[-1][1]}.{known['key']}".lstrip(".")
         path.append((len(known["indent"]), key))
-        if line.endswith(f"  # {algorithm}"):
+        if line.endswith(f"  # {algorithm}") or (key.startswith("algorithm.") and f"  # {DEFAULT_OF}" in line):
             found.add(key)
     return frozenset(found)
 
@@ -255,8 +290,17 @@ def _groups(
         for run, values in zip(runs, flat, strict=True)
     ]
     members = [*groups.values()]
-    names = [", ".join(f"{key}={value}" for key, value in said[group[0]].items()) or "all runs" for group in members]
-    if len({*names}) == len(names) and all(len(name) <= LONGEST_NAME for name in names):
+    last = [key.rpartition(".")[2] for key in differing]
+    short = {key: name if last.count(name) == 1 else key for key, name in zip(differing, last, strict=True)}
+    for called in ({key: key for key in differing}, short):
+        names = [
+            ", ".join(f"{called[key]}={value}" for key, value in said[group[0]].items()) or "all runs"
+            for group in members
+        ]
+        fitting = len({*names}) == len(names) and all(len(name) <= LONGEST_NAME for name in names)
+        if fitting:
+            break
+    if fitting:
         settings = {}
     else:
         settings = {
@@ -328,6 +372,11 @@ def _rows(groups: Mapping[str, Sequence[ComparedRun]], metrics: Sequence[str]) -
 # ------------------------------------------------------------------------------------------------------------- page
 
 
+def _how(metric: str) -> str:
+    """What the figure of a run is."""
+    return "last evaluation" if metric.startswith("eval/") else f"mean of the last 1/{TAIL} of the logged values"
+
+
 def _table(comparison: Comparison, metric: str, declared: Mapping[str, Metric]) -> dict[str, Any]:
     show = percent if is_fraction(metric) else number_text
     rows = [
@@ -342,8 +391,7 @@ def _table(comparison: Comparison, metric: str, declared: Mapping[str, Metric]) 
         if row["metric"] == metric
     ]
     info = find_metric(metric, declared)
-    how = "last evaluation" if metric.startswith("eval/") else f"mean of the last 1/{TAIL} of the logged values"
-    return {"metric": metric, "how": how, "unit": info.unit if info else "none", "rows": rows}
+    return {"metric": metric, "how": _how(metric), "unit": info.unit if info else "none", "rows": rows}
 
 
 def _figure(

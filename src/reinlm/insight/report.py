@@ -17,6 +17,7 @@ from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
 from reinlm.runs.metrics import CURVES, HEADLINE, METRICS_FILE, TAIL, ends, read_metrics
+from reinlm.sources import DEFAULT_OF, leaves, read_sources
 
 REPORT_FILE = "report.html"
 
@@ -128,12 +129,16 @@ def _read_stage(path: Path, name: str, metrics: Mapping[str, Metric] | None) -> 
         "charts": drawn,
         "constants": constant,
         "config": text,
-        "setup": _setup(parse_yaml(text, str(config)) or {}),
+        "setup": _setup(parse_yaml(text, str(config)) or {}, text),
     }
 
 
-def _setup(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was trained on what: the main entries of the configuration."""
+def _setup(config: Mapping[str, Any], text: str) -> list[tuple[str, str]]:
+    """What was trained on what: the main entries of the configuration, the algorithm with the choices that were given.
+
+    Args:
+        text: of the configuration, whose comments say what gave each value.
+    """
     found = []
     for name, path in _SETUP.items():
         value: Any = config
@@ -143,8 +148,27 @@ def _setup(config: Mapping[str, Any]) -> list[tuple[str, str]]:
             value = value.get("base", value.get("name", next(iter(value), None)))
         if isinstance(value, list | tuple):
             value = ", ".join(_name(item) for item in value) if len(value) <= 4 else f"{len(value)} rows"
+        if name == "algorithm" and value is not None:
+            value = ", ".join([str(value), *_given_choices(config, text)])
         if value is not None and value != "question":
             found.append((name, str(value) if len(str(value)) <= 120 else f"{str(value)[:120]}…"))
+    return found
+
+
+def _given_choices(config: Mapping[str, Any], text: str) -> list[str]:
+    """The values of an algorithm's choices that the algorithm did not bring along: `clip.high=0.3`, `aggregation=token_mean`."""
+    base = config["algorithm"].get("base") if isinstance(config.get("algorithm"), Mapping) else None
+    values, found = dict(leaves(config)), []
+    for path, source in read_sources(text).items():
+        brought = source == base or source.startswith(DEFAULT_OF)
+        if (
+            path[0] == "algorithm"
+            and len(path) > 1
+            and path[1] not in ("base", "name")
+            and not brought
+            and path in values
+        ):
+            found.append(f"{'.'.join(path[-2:] if len(path) > 3 else path[1:])}={values[path]}")
     return found
 
 

@@ -215,6 +215,14 @@ def read_run(path: str | Path) -> dict[str, Any]:
 def check_resumable(path: str | Path, kind: str) -> None:
     """Raises InputError where a folder holds no run, or one of another kind ("sft", "rl", …)."""
     path = Path(path)
+    if (path / "queue.json").is_file() and not (path / RUN_FILE).is_file():
+        runs = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
+        command = read_run(runs[0])["command"] if runs else ""
+        more = f"; `--resume --output {runs[0]} --steps N` lengthens one of its runs" if runs else ""
+        raise InputError(
+            f"nothing to resume: {path} is a queue of runs, of --seeds or compare",
+            hint=f"the command that started it goes on{f' with it: {command}' if command else ''}{more}",
+        )
     if not (path / RUN_FILE).is_file():
         raise InputError(f"nothing to resume: {path} is not a run folder", hint="start the run without --resume")
     found = read_run(path)["kind"]

@@ -37,16 +37,22 @@ LINE_SECONDS = 10.0
 
 @contextmanager
 def silenced(*, quiet: bool) -> Iterator[None]:
-    """Within it transformers, datasets and the libraries below them show no messages, bars and warnings, if `quiet`."""
-    if not quiet:
+    """Within it transformers, datasets and the libraries below them show no messages, bars and warnings, if `quiet`.
+
+    Where there is no terminal, as in a log file, they show no bars.
+    """
+    if not quiet and sys.stderr.isatty():
         yield
         return
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
+        if not quiet:
+            yield
+            return
+        logging.set_verbosity_error()
         with warnings.catch_warnings():
             for package in ("transformers", "torch", "peft", "datasets", "huggingface_hub", "accelerate"):
                 warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")

@@ -101,6 +101,8 @@ class Session(ABC):
         sources: Mapping[Key, str] | None = None,
     ) -> None:
         self.config = config
+        self.sources = dict(sources or {})
+        """What gave the values of `config`, by key."""
         self.progress = progress or Progress(quiet=True)
         self.notes: list[str] = []
         """What a user should know of the run: in the console, run.json and the report."""
@@ -122,7 +124,7 @@ class Session(ABC):
         if model is None and is_model_placeholder(config.model.path):
             model = checkpoint_policy(self.path, config.model, self._why_start())
         inputs: Any = self._read()
-        for line in given_lines(sources or {}, tree, read_run(self.path) if resume else None):
+        for line in given_lines(self.sources, tree, read_run(self.path) if resume else None):
             self.progress.say(line)
         if model is None and (note := checkpoint_note(config.model.path)):
             self.progress.say(note)
@@ -151,7 +153,7 @@ class Session(ABC):
         self._folder: dict[str, Any] = {
             "kind": self.kind,
             "config": tree | {"resolved": resolved | self._stated(prompts, load[0]) | self._files(files)},
-            "sources": value_sources(tree, sources or {}) | self._in_force(),
+            "sources": value_sources(tree, self.sources) | self._in_force(),
             "defaults": dump_defaults(type(config)),
             "spelled_out": lambda saved: same_parts(spelled_out(saved), tree),
             "command": command,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
+from reinlm.composition import updates_in
+from reinlm.composition.changes import OPTIONAL
 from reinlm.composition.document import short, short_kl
 from reinlm.config import Config, dump_yaml, redact
 from reinlm.importable import is_place, is_placeholder, load_imports, module_place
@@ -16,7 +18,7 @@ from reinlm.objectives import CHOICES
 from reinlm.parts import PARTS
 from reinlm.recipe import Settings
 from reinlm.schedules import SCHEDULES
-from reinlm.sources import Key, annotate, find_source, leaves
+from reinlm.sources import DEFAULT_OF, Key, annotate, find_source, leaves, unwrapped
 from reinlm.training.config import RLConfig
 from reinlm.training.dumping import dump
 
@@ -34,10 +36,16 @@ def settings_tree(config: Config, algorithm: Algorithm | None = None) -> dict[st
     if isinstance(training := tree.get("training"), dict) and training.get("steps") is not None:
         del training["epochs"]  # it has no effect beside steps
     if isinstance(config, RLConfig):
-        tree["algorithm"] = algorithm_spec(algorithm or resolve(config.algorithm))
+        tree["algorithm"] = _spec(algorithm or resolve(config.algorithm), config.algorithm)
     if "imports" in tree:
         tree["imports"] = [*tree["imports"], *_further_imports(tree)]
     return tree
+
+
+def _spec(algorithm: Algorithm, given: Any) -> dict[str, Any]:
+    """The algorithm with every choice spelled out, and the updates of a batch that were given, also where they are its own."""
+    spec, updates = algorithm_spec(algorithm), updates_in(given)
+    return {**spec, "updates": {**spec.get("updates", {}), **updates}} if updates else spec
 
 
 def _further_imports(tree: Mapping[str, Any]) -> list[str]:
@@ -105,7 +113,7 @@ def spelled_out(tree: Mapping[str, Any]) -> dict[str, Any]:
     if named not in ALGORITHMS:
         return dict(tree)
     try:
-        return {**tree, "algorithm": algorithm_spec(resolve(algorithm))}  # type: ignore[arg-type]  # its base is a name
+        return {**tree, "algorithm": _spec(resolve(algorithm), algorithm)}  # type: ignore[arg-type]  # its base is a name
     except ValueError:  # it holds choices that were given in Python
         return dict(tree)
 
@@ -114,28 +122,75 @@ def value_sources(tree: Mapping[str, Any], sources: Mapping[Key, str]) -> dict[K
     """What gave each value of `tree` that is no default; the choices of an algorithm come from the one that it names."""
     algorithm = tree.get("algorithm")
     base = algorithm["base"] if isinstance(algorithm, Mapping) else None
+    its_own = _own_values(base)
     found = {}
-    for path, _ in leaves(tree):
-        source = find_source(sources, path)
+    for path, value in leaves(tree):
+        source = find_source(sources, path, value)
         if source is None and base is not None and path[0] == "algorithm" and path != ("algorithm", "base"):
             source = str(base)
+            removed = value is None and len(path) == 3 and path[1] != "kl"  # a wrapper
+            if len(path) > 2 and not removed and its_own.get(unwrapped(path), _ABSENT) != value:
+                source = f"{DEFAULT_OF}{path[-2]}"
         if source is not None:
             found[path] = source
     return found
 
 
-def explanation(tree: Mapping[str, Any], sources: Mapping[Key, str], nulls: Mapping[Key, str]) -> str:
+def _own_values(base: Any) -> dict[Key, Any]:
+    """The values of a named algorithm's choices, without the wrappers around them."""
+    spec = algorithm_spec(ALGORITHMS[base]()) if base in ALGORITHMS else {}
+    return {unwrapped(path): value for path, value in leaves({"algorithm": spec})}
+
+
+def replaced_choices(sources: Mapping[Key, str], algorithm: Algorithm) -> list[str]:
+    """Notes on the choices of the named algorithm that a single value, `algorithm.gate.clip.high=0.3`, replaced or added."""
+    notes = []
+    spec, base = algorithm_spec(algorithm), algorithm.base or algorithm.name
+    own = _own_values(base)
+    for kind in ("advantage", "ratio", "gate", "kl", *OPTIONAL):
+        given = {path: source for path, source in sources.items() if path[:2] == ("algorithm", kind)}
+        keys = [_value_key(path, source) for path, source in given.items()]
+        if not keys or not all(keys) or base not in ALGORITHMS or not isinstance(spec[kind], Mapping):
+            continue
+        if own.get(("algorithm", kind), _ABSENT) is None:
+            shown = f"a KL of {spec[kind]['coefficient']:g}" if kind == "kl" else f"{kind} {short(spec[kind])}"
+            notes.append(f"{keys[0]} adds {shown}, which {base} has not")
+        elif kind != "kl" and (name := next(iter(given))[2]) not in (was := _names_of(own, kind)):
+            notes.append(f"{keys[0]} replaces {base}'s {kind} {was[-1]} by {name}")
+    return notes
+
+
+def _value_key(path: Key, source: str) -> str | None:
+    """The dotted key of a source KEY=VALUE that sets one value of a choice; None for any other."""
+    key = source.partition("=")[0].strip()
+    one = key.startswith("algorithm.") and key.count(".") > 1 and key.rpartition(".")[2] == path[-1]
+    return key if one else None
+
+
+def _names_of(own: Mapping[Key, Any], kind: str) -> list[str]:
+    """The names of the choice of a kind, the innermost last."""
+    found = {
+        path[2] if len(path) > 2 else str(value): None for path, value in own.items() if path[:2] == ("algorithm", kind)
+    }
+    return list(found)
+
+
+def explanation(
+    tree: Mapping[str, Any], sources: Mapping[Key, str], nulls: Mapping[Key, str], notes: Sequence[str] = ()
+) -> str:
     """Every key in force with its value and what gave it, as YAML with comments; a recipe that says the same.
 
     Args:
         nulls: comments on what stands for settings that are null.
+        notes: lines above it, on what a user should know before the run.
     """
     tree = redact(tree)
     named = value_sources(tree, sources)
     comments = {path: named.get(path, "default") for path, _ in leaves(tree)}
     comments |= {path: f"{comments[path]}; {text}" for path, text in nulls.items() if path in comments}
     text = annotate(dump_yaml(tree), comments)
-    return "".join(f"# {line}\n" for line in _evaluation_lines(sources, tree)) + text
+    above = [*(f"note: {note}" for note in notes), *_evaluation_lines(sources, tree)]
+    return "".join(f"# {line}\n" for line in above) + text
 
 
 def _evaluation_lines(sources: Mapping[Key, str], tree: Mapping[str, Any]) -> list[str]:
@@ -157,10 +212,13 @@ def given_lines(sources: Mapping[Key, str], tree: Mapping[str, Any], before: Set
     by_origin: dict[str, list[str]] = {}
     tree = redact(tree)
     for path, source in sources.items():
+        if path[0] == "algorithm" and len(path) > 2 and _at(tree, path[:-1]) == path[-1]:
+            path = path[:-1]  # a choice that is a bare name
         value = _at(tree, path)
         if value is _ABSENT or path[0] == "resolved" or (source == "Python" and path == ("run", "output")):
             continue
-        if path[0] == "algorithm" and source == _at(tree, ("algorithm", "base")):
+        own = source == _at(tree, ("algorithm", "base")) or source.startswith(DEFAULT_OF)
+        if path[0] == "algorithm" and own:
             continue  # of the algorithm that a resumed run names
         origin = source if source == "Python" or source.startswith("recipe ") else "command line"
         if before is not None and before.sources.get(path) == source and _at(before, path) == value:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from reinlm.algorithms import Algorithm
-from reinlm.composition import MixedOutcomes
+from collections.abc import Mapping
+
+from reinlm.algorithms import ALGORITHMS, Algorithm, Updates
+from reinlm.composition import MixedOutcomes, updates_in
+from reinlm.composition.compatibility import idle_choices
 from reinlm.composition.filters import SUM
 from reinlm.errors import InputError, unknown
 from reinlm.rewards.spec import read_spec
@@ -11,6 +14,7 @@ from reinlm.rollouts import check_trainable
 from reinlm.sources import IN_FORCE, Key
 from reinlm.training.config import RLConfig
 from reinlm.training.critic import CriticConfig
+from reinlm.training.in_force import replaced_choices
 from reinlm.training.update import UpdateSettings
 
 SMALLEST_MINIBATCH = 8
@@ -27,14 +31,22 @@ def needs_reference(config: RLConfig, algorithm: Algorithm) -> bool:
     return algorithm.needs_reference or (config.text is not None and config.text.loss == "kl")
 
 
+def given_minibatches(config: RLConfig, algorithm: Algorithm) -> int | None:
+    """`algorithm.updates.minibatches` where the recipe, the command line or Python gives it; None where it is the paper's."""
+    own = ALGORITHMS[algorithm.base or algorithm.name]() if (algorithm.base or algorithm.name) in ALGORITHMS else None
+    given = "minibatches" in updates_in(config.algorithm)
+    changed = algorithm.updates.minibatches != (own.updates if own else Updates()).minibatches
+    return algorithm.updates.minibatches if given or changed else None
+
+
 def updates_per_batch(config: RLConfig, algorithm: Algorithm) -> UpdateSettings:
-    """What the recipe says, and where it says nothing the algorithm's own, with at least eight whole groups an update."""
+    """What the recipe says, and where it says nothing the paper's own, with at least eight whole groups an update."""
     settings, groups = config.training, config.rollout.groups
     most = max(1, groups // SMALLEST_MINIBATCH)
     own = next(n for n in range(min(algorithm.updates.minibatches, most), 0, -1) if groups % n == 0)
     return UpdateSettings(
         passes=settings.passes or algorithm.updates.passes,
-        minibatches=settings.minibatches or own,
+        minibatches=settings.minibatches or given_minibatches(config, algorithm) or own,
         target_kl=settings.target_kl,
         kl_learning_rate=settings.kl_learning_rate,
         critic_warmup=config.critic.warmup_steps if config.critic else 0,
@@ -60,6 +72,18 @@ def more_updates(groups: int) -> str:
     """A setting that makes more than one update of a batch: as many minibatches as divide its groups, 4 before others."""
     count = next((n for n in (4, 2, 3, 5, 7) if groups % n == 0), None)
     return "training.passes=2" if count is None else f"training.minibatches={count} (or training.passes=2)"
+
+
+def notes_before_a_model(config: RLConfig, algorithm: Algorithm, sources: Mapping[Key, str]) -> list[str]:
+    """What a user should know of a run before its model is loaded: choices that were replaced, and those that cannot act."""
+    updates = updates_per_batch(config, algorithm)
+    idle = idle_choices(
+        algorithm,
+        updates.passes * updates.minibatches,
+        replay=config.training.replay is not None,
+        more=more_updates(config.rollout.groups),
+    )
+    return [*replaced_choices(sources, algorithm), *algorithm.warnings, *idle]
 
 
 SMALL = 10_000_000
@@ -119,6 +143,13 @@ def _check_reward_names(config: RLConfig, algorithm: Algorithm) -> None:
 
 
 def _check_updates(config: RLConfig, algorithm: Algorithm) -> None:
+    given, rollout = given_minibatches(config, algorithm), config.rollout
+    if given is not None and config.training.minibatches is None and rollout.groups % given:
+        raise InputError(
+            f"algorithm.updates.minibatches {given} does not divide the {rollout.groups} groups of a batch "
+            f"(rollout.batch_size {rollout.batch_size} / group_size {rollout.group_size})",
+            hint=f"give a number that does, such as {more_updates(rollout.groups).partition(' ')[0]}",
+        )
     updates = updates_per_batch(config, algorithm)
     if updates.passes * updates.minibatches == 1 and config.training.replay is None:
         for name in ("target_kl", "kl_learning_rate"):

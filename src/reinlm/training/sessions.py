@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from reinlm.algorithms import Algorithm, resolve
-from reinlm.composition.compatibility import idle_choices
 from reinlm.data import Examples
 from reinlm.environments import is_question
 from reinlm.errors import InputError
@@ -19,7 +18,14 @@ from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
 from reinlm.training.inputs import RLInputs, SFTInputs
 from reinlm.training.rl import RLRun
-from reinlm.training.rl_checks import check_settings, in_force, more_updates, needs_reference, needs_rewards, slow_rate
+from reinlm.training.rl_checks import (
+    check_settings,
+    in_force,
+    needs_reference,
+    needs_rewards,
+    notes_before_a_model,
+    slow_rate,
+)
 from reinlm.training.sft import SFTRun, check_sft
 
 
@@ -122,14 +128,8 @@ class RLSession(Session):
             f"of {_counted(updates.minibatches, 'minibatch', 'minibatches')} of {_counted(groups, 'group')})"
         )
         self.notes += [
-            *self.algorithm.warnings,
+            *notes_before_a_model(self.config, self.algorithm, self.sources),
             *slow_rate(self.config, sum(weight.numel() for weight in self.policy.model.parameters())),
-            *idle_choices(
-                self.algorithm,
-                count,
-                replay=self.config.training.replay is not None,
-                more=more_updates(run.config.rollout.groups),
-            ),
             *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:
