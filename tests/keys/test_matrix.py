@@ -18,10 +18,7 @@ VERBS = ("rl", "sft", "eval", "generate", "create-model")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "verb",
-    ["eval", "generate", "create-model", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("sft", "rl"))],
-)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_key_has_an_effect_or_is_refused(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure(verb, fill(tmp_path), monkeypatch)
     wrong = [text for key, effect in found.items() if (text := problem(verb, key, effect))]
