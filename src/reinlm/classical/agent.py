@@ -106,9 +106,7 @@ class Agent(ABC):
             InputError: for no budget, two of them, or one that the algorithm has no use for.
         """
         refuse_while_importing(f"{type(self).__name__}.learn")
-        check_learn(others)
-        if log is not None and not callable(log):
-            raise InputError(f"log is a function of the metrics, not {log!r:.60}", hint="learn(1000, log=print)")
+        check_learn(log, others)
         if steps is not None and total_timesteps is not None:
             raise InputError("steps and total_timesteps are the same; give one of them")
         budget = self.begin(total_timesteps if steps is None else steps, episodes=episodes)
@@ -139,7 +137,6 @@ class Agent(ABC):
 
     def save(self, path: str | Path) -> Path:
         """Write a folder from which `load` goes on exactly: settings as JSON, everything learned as safetensors."""
-        refuse_while_importing(f"{type(self).__name__}.save")
         return write_agent(self, Path(path))
 
     @classmethod

@@ -108,8 +108,10 @@ LEARN = {
 """Arguments of `learn` there, and what to do here."""
 
 
-def check_learn(others: Mapping[str, Any]) -> None:
-    """Raise InputError for arguments of `learn` that it does not take."""
+def check_learn(log: Any, others: Mapping[str, Any]) -> None:
+    """Raise InputError for a `log` that is no function, and for arguments of `learn` that it does not take."""
+    if log is not None and not callable(log):
+        raise InputError(f"log is a function of the metrics, not {log!r:.60}", hint="learn(1000, log=print)")
     for name, value in others.items():
         if name == "callback" and value is None:
             continue

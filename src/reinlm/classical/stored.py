@@ -14,6 +14,7 @@ from reinlm.classical.environments import EnvLike, recipe_of
 from reinlm.classical.registry import CARDS, find
 from reinlm.classical.stand_in import StandIn, describe_space, read_space
 from reinlm.errors import InputError
+from reinlm.importing import refuse_while_importing
 from reinlm.runs.files import write_json
 from reinlm.runs.state import read_state, write_state
 
@@ -26,6 +27,7 @@ STATE = "agent_state"
 
 def write_agent(agent: Agent, folder: Path) -> Path:
     """Write an agent's folder, which is made. Raises InputError where a file is in its place."""
+    refuse_while_importing(f"{type(agent).__name__}.save")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder")
     folder.mkdir(parents=True, exist_ok=True)
