@@ -68,7 +68,9 @@ def test_an_evaluation_set_that_is_added_is_evaluated_from_then_on_and_changes_n
     run_rl(tmp_path / "run")
     evaluation = {"data": {"added": ROWS[:3]}, "every": 1, "samples": 2, "max_new_tokens": 4}
     longer = trainer(tmp_path / "run", resume=True, training={"steps": 4}, evaluation=evaluation)
-    longer.train()
+    result = longer.train()
+    assert result.columns == ("", "step 3", "step 4")  # there is no evaluation from before the first step
+    assert repr(result).splitlines()[1].split() == ["step", "3", "step", "4"]
     assert [row["step"] for row in metrics(tmp_path / "run") if "eval/added/accuracy" in row] == [3, 4]
     after = weights(longer.policy.model)
     assert all(torch.equal(after[name], value) for name, value in weights(whole.policy.model).items())

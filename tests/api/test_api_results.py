@@ -90,14 +90,17 @@ def test_short_keywords_are_the_keys_that_they_stand_for(folder: Path, model: st
     assert "held/loss" in tuned.summary["after"]
     found = [
         reinlm.evaluate(model, ROWS, reward=local(graded), quiet=True, **given)
-        for given in ({**SMALL, "temperature": 0.5}, {"evaluation": {**SMALL, "temperature": 0.5}})
+        for given in (
+            {**SMALL, "temperature": 0.5, "top_k": 2},
+            {"evaluation": {**SMALL, "temperature": 0.5, "top_k": 2}},
+        )
     ]
     assert found[0].metrics == found[1].metrics
     answers = [
         reinlm.generate(model, prompt="1+2=", quiet=True, **given)
         for given in (
-            {"max_new_tokens": 3, "temperature": 0.5, "samples": 2},
-            {"sampling": {"max_new_tokens": 3, "temperature": 0.5}, "samples": 2},
+            {"max_new_tokens": 3, "temperature": 0.5, "top_p": 0.9, "samples": 2},
+            {"sampling": {"max_new_tokens": 3, "temperature": 0.5, "top_p": 0.9}, "samples": 2},
         )
     ]
     assert answers[0] == answers[1]

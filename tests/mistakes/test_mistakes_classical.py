@@ -55,8 +55,8 @@ class EvalCallback:
     """Another."""
 
 
-def imported(name: str) -> Any:
-    return getattr(reinlm.classical, name)
+def imported(name: str) -> None:
+    exec(f"from reinlm.classical import {name}")
 
 
 def anything(value: Any) -> Any:
@@ -148,6 +148,7 @@ def test_what_one_imports_there_is_answered(name: str, ours: str) -> None:
     with pytest.raises(ImportError) as error:
         imported(name)
     assert ours in str(error.value)
+    assert not hasattr(reinlm.classical, name)
 
 
 def test_attributes_of_a_model_are_answered_and_an_unknown_one_is_an_ordinary_error() -> None:

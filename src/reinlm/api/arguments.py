@@ -87,14 +87,14 @@ def split_model_argument(
 SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
-    "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "max_new_tokens")},
+    "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens")},
     "generate": {
-        **{name: ("sampling", name) for name in ("temperature", "max_new_tokens")},
+        **{name: ("sampling", name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")},
         "system": ("system_prompt",),
         "prompt": ("prompts",),
     },
 }
-"""verb -> keyword that stands for a key inside a section -> that key. The flags of the command line have the same names."""
+"""verb -> keyword that stands for a key inside a section -> that key. A flag of the command line has the same name."""
 
 
 _SAMPLING = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,9 +81,12 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         from reinlm.aliases.absent import CLASSICAL_NAMES
 
-        if name in CLASSICAL_NAMES:  # an AttributeError loses its text in `from reinlm.classical import NAME`
-            raise ImportError(f"{__name__} has no {name}: use {CLASSICAL_NAMES[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in CLASSICAL_NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        text = f"{__name__} has no {name}: use {CLASSICAL_NAMES[name]}"
+        # `from reinlm.classical import NAME` replaces the text of an AttributeError; `hasattr` needs one
+        imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        raise ImportError(text, name=__name__) if imported else AttributeError(text)
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 

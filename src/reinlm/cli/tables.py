@@ -90,7 +90,7 @@ def print_result(result: RunResult) -> None:
     console = Console()
     summary = result.summary
     if rows := result.before_after():
-        table = Table("", "before", "after", title=f"{summary['kind']}: {summary['steps']} steps")
+        table = Table(*result.columns, title=f"{summary['kind']}: {summary['steps']} steps")
         for row in rows:
             table.add_row(*row)
         console.print(table)

@@ -63,7 +63,7 @@ class RunResult:
     def __repr__(self) -> str:
         lines = [f"{self.summary['kind']}: {self._ended()}"]
         if table := self.before_after():
-            lines.append(text_table([("", "before", "after"), *table]))
+            lines.append(text_table([self.columns, *table]))
         return "\n".join([*lines, *(f"{name:6}  {path}" for name, path in self._paths())])
 
     def _repr_html_(self) -> str:
@@ -71,13 +71,21 @@ class RunResult:
         name = next((name for name in ("reward", "return", "loss") if any(name in row for row in rows)), None)
         points = [(row["step"], row[name]) for row in rows if name in row] if name else []
         table = self.before_after() or [("steps", "", str(self.summary["steps"]))]
-        shown = html_table([("", "before", "after"), *table], f"{self.summary['kind']}: {self._ended()}")
+        shown = html_table([self.columns, *table], f"{self.summary['kind']}: {self._ended()}")
         paths = "<br>".join(f"{escape(name)}: <code>{escape(str(path))}</code>" for name, path in self._paths())
         return f"<div>{shown}{svg_curve(points, name or '')}<div>{paths}</div></div>"
 
     def _ended(self) -> str:
         why = f" ({self.summary['stopped']})" if self.summary.get("stopped") else ""
         return f"{self.summary['steps']} steps in {self.summary['train_seconds']:.3g} s, {self.summary['ended']}{why}"
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """The head of the table of `before_after`: of a set that came later, the steps of its first and last evaluation."""
+        before, after = self.summary.get("before"), self.summary.get("after")
+        if not (before and after) or before["step"] == 0:
+            return "", "before", "after"
+        return "", f"step {before['step']}", f"step {after['step']}"
 
     def before_after(self) -> list[tuple[str, str, str]]:
         """(metric, before, after) of the evaluations; without one, start and result of the reward or loss."""
