@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from reinlm.config import build
+from reinlm.config import Config, build
 from reinlm.errors import InputError
 from reinlm.records import SamplingSettings
 from reinlm.rollouts.config import RolloutConfig, SamplingConfig, check_trainable
 from reinlm.rollouts.episode import Limits
 from reinlm.rollouts.protocol import Sampling
+from reinlm.training.evaluation import EvaluationConfig
 
 
 def test_configuration_becomes_sampling_with_the_models_stops_in_front() -> None:
@@ -42,6 +43,15 @@ def test_configuration_becomes_sampling_with_the_models_stops_in_front() -> None
 def test_configuration_out_of_range_is_named(tree: dict[str, object], culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):
         build(SamplingConfig, tree)
+
+
+@pytest.mark.parametrize("kind", [SamplingConfig, EvaluationConfig])
+@pytest.mark.parametrize("drawn_from", [{"top_p": 0.5}, {"top_k": 3}])
+def test_what_greedy_answers_are_drawn_from_is_refused(kind: type[Config], drawn_from: dict[str, float]) -> None:
+    (name, value), *_ = drawn_from.items()
+    with pytest.raises(InputError, match=f"{name} {value} has no effect at temperature 0, which is greedy"):
+        build(kind, {"temperature": 0, **drawn_from})
+    build(kind, {"temperature": 0.5, **drawn_from})
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,15 @@ class StopsConfig(Config):
         return strings
 
 
+def check_greedy(config: Any) -> None:
+    """Raise ValueError where `temperature` is 0 and `top_p` or `top_k` is set, which say what is drawn from."""
+    for name in ("top_p", "top_k"):
+        if config.temperature == 0 and config.changed(name):
+            raise ValueError(
+                f"{name} {getattr(config, name)} has no effect at temperature 0, which is greedy; leave it out"
+            )
+
+
 class SamplingConfig(StopsConfig):
     """How a recipe asks for answers to be sampled."""
 
@@ -56,6 +65,11 @@ class SamplingConfig(StopsConfig):
         if 0 < temperature < MIN_TEMPERATURE:
             raise ValueError(f"must be 0 (greedy) or at least {MIN_TEMPERATURE}")
         return temperature
+
+    @model_validator(mode="after")
+    def _greedy_draws_nothing(self) -> Self:
+        check_greedy(self)
+        return self
 
     def sampling(self, stops: Sequence[int]) -> Sampling:
         """These settings for an engine, with `stops`, the model's own stop tokens, in front."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
@@ -17,6 +17,7 @@ from reinlm.environments import is_question
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
+from reinlm.rollouts.config import check_greedy
 from reinlm.rollouts.groups import Sampled
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
 from reinlm.training.sampled import usage_metrics
@@ -60,6 +61,11 @@ class EvaluationConfig(Config):
         if is_rows(value) or isinstance(value, DataConfig) or "path" in value:
             value = {"eval": value}
         return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
+
+    @model_validator(mode="after")
+    def _greedy_draws_nothing(self) -> Self:
+        check_greedy(self)
+        return self
 
 
 @dataclass(frozen=True, repr=False)
