@@ -44,7 +44,8 @@ settings.load_profile("reinlm")
 
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
-    """Registers of parts and the import path as they were before the test, which may add to them: other tests list them."""
+    """Registers of parts, the import path and the working directory as they were before the test, which may change them."""
+    here = os.getcwd()
     from reinlm.importable import IMPORTED
     from reinlm.loop.trackers import registry
     from reinlm.objectives import CHOICES
@@ -58,6 +59,7 @@ def registers() -> Iterator[None]:
     tables += [ladder.ALGORITHMS, ladder.CARDS]
     before, path = [dict(table) for table in tables], list(sys.path)
     yield
+    os.chdir(here)
     sys.path[:] = path
     for table, kept in zip(tables, before, strict=True):
         table.clear()
