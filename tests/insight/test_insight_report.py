@@ -1,59 +1,22 @@
 from __future__ import annotations
 
-import html
 import json
-import math
 import re
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from insight_runs import HOSTILE, group, make_quickstart, make_run, sample
+from insight_runs import HOSTILE, group, make_run, sample
+from report_pages import cells, figures, page_without_scripts
 
 from reinlm.errors import InputError
-from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
+from reinlm.insight.charts import charts
 from reinlm.insight.compare import compare_runs
 from reinlm.insight.report import write_report
 from reinlm.metrics import METRICS
-from reinlm.runs.declarations import Metric, write_metrics_info
 from reinlm.runs.folder import RunFolder
-from reinlm.runs.metrics import MetricsLog, read_metrics
+from reinlm.runs.metrics import MetricsLog
 from reinlm.runs.schema import RolloutLog
-
-
-@pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_quickstart(tmp_path_factory.mktemp("runs") / "quickstart")
-
-
-def page_without_scripts(path: Path) -> str:
-    return re.sub(r"<script>.*?</script>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-def plain(markup: str) -> str:
-    """The text of markup, in one line."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", markup)).split())
-
-
-def figures(path: Path) -> dict[str, dict[str, Any]]:
-    """By title: the points, the unit on the axis, whether a healthy range is shaded, and the caption."""
-    found = {}
-    for figure in re.findall("<figure>(.*?)</figure>", path.read_text(encoding="utf-8"), flags=re.DOTALL):
-        (points,) = re.findall(r'<script type="application/json">(.*?)</script>', figure)
-        unit = re.search(r'<text class="unit" x="2"[^>]*>(.*?)</text>', figure)
-        shown = {"unit": plain(unit[1]) if unit else "none", "healthy": figure.count('class="healthy"')}
-        caption = plain(re.findall("<figcaption>(.*?)</figcaption>", figure, flags=re.DOTALL)[0])
-        found[plain(re.findall("<h3>(.*?)</h3>", figure)[0])] = json.loads(points) | shown | {"caption": caption}
-    return found
-
-
-def cells(path: Path) -> list[list[str]]:
-    (table,) = re.findall(r'<table class="headline">(.*?)</table>', page_without_scripts(path), flags=re.DOTALL)
-    spaced = table.replace("<small>", " | ")
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', spaced)
-    return [[plain(cell) for cell in (name, *re.findall(r"<td[^>]*>(.*?)</td>", rest))] for name, rest in rows]
 
 
 def test_a_report_needs_nothing_from_anywhere_else(quickstart: Path) -> None:
@@ -103,47 +66,6 @@ def test_hostile_text_is_escaped_everywhere(quickstart: Path) -> None:
     assert HOSTILE not in page
     assert "<script>window.hacked" not in page
     assert "{{ 7 * 7 }}" in page
-
-
-def test_every_logged_metric_is_in_exactly_one_chart() -> None:
-    records = [{"step": 1, "time": 1.0, "loss": 1.0, "eval/a/accuracy": 0.5, "eval/a/accuracy_low": 0.4}]
-    records[0] |= {"eval/a/accuracy_high": 0.6, "eval/b/accuracy": 0.7, "my/own": 2.0, "kl": math.nan, "epoch": 0.5}
-    shown = {chart["title"]: [curve["label"] for curve in chart["curves"]] for chart in charts(records, "rl", METRICS)}
-    assert shown == {
-        "Held-out accuracy": ["a", "b"],
-        "Policy loss": ["loss"],
-        "my/own": ["my/own"],
-        "epoch": ["epoch"],
-    }
-
-
-def test_a_curve_holds_its_points_its_band_and_gaps_where_a_value_was_not_finite() -> None:
-    low, high = "eval/{}/accuracy_low", "eval/{}/accuracy_high"
-    records: list[dict[str, Any]] = [
-        {"step": 0, "eval/x/accuracy": 0.5, low.format("x"): 0.4, high.format("x"): 0.6},
-        {"step": 5},
-        {"step": 10, "eval/x/accuracy": math.inf, low.format("x"): 0.5, high.format("x"): 0.7},
-    ]
-    (chart,) = charts(records, "rl", METRICS)
-    curve = {"label": "x", "x": [0, 10], "y": [0.5, None], "low": [0.4, 0.5], "high": [0.6, 0.7]}
-    assert chart["curves"] == [curve]
-    assert chart["form"] == "percent"
-
-
-def test_the_loss_means_another_thing_in_another_kind_of_run() -> None:
-    records = [{"step": 1, "loss": 1.0}]
-    assert [[chart["title"] for chart in charts(records, kind, METRICS)] for kind in ("sft", "rl", "mine")] == [
-        ["Cross-entropy loss, training and held out"],
-        ["Policy loss"],
-        ["loss"],
-    ]
-
-
-def test_a_long_run_is_averaged_in_stretches() -> None:
-    records = [{"step": step, "entropy": float(step % 3)} for step in range(3 * MOST_POINTS)]
-    (chart,) = charts(records, "rl", METRICS)
-    assert chart["curves"][0]["x"] == [3 * index + 2 for index in range(MOST_POINTS)]
-    assert chart["curves"][0]["y"] == [1.0] * MOST_POINTS
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
@@ -410,57 +332,6 @@ def test_an_episode_that_came_to_its_end_has_no_badge(
     assert re.findall(r'<span class="badge open">(.*?)</span>', article) == ([badge] * 2 if badge else [])
 
 
-def test_a_chart_reads_unit_meaning_and_bounds_from_the_declaration_of_its_metric() -> None:
-    (chart,) = charts([{"step": 1, "completions/clipped_ratio": 0.5}], "rl", METRICS)
-    info = METRICS["completions/clipped_ratio"]
-    assert (chart["title"], chart["unit"]) == ("Answers that a limit cut off", info.unit)
-    assert chart["meaning"].lower() == f"{info.meaning}.".lower()
-    assert (chart["healthy"], chart["unhealthy"]) == (f"{info.healthy}.", f"{info.bad}.")
-    assert chart["curves"][0]["healthy"] == [None, 0.1]
-    assert chart["criterion"] == "training: at most 10 % (0 of 1 values)"
-
-
-def test_units_and_bounds_are_those_of_the_folder_or_else_of_the_table_that_is_given(tmp_path: Path) -> None:
-    logged = {"completions/clipped_ratio": 0.5, "mine/margin": 1.0}
-    later = {"completions/clipped_ratio": 0.05, "mine/margin": -1.0}
-    own = Metric("mine/margin", "nats", "distance to the next answer", healthy_range=(0.0, None))
-    run = make_run(tmp_path, "rl", 0)
-    log = MetricsLog(tmp_path)
-    log.append(1, logged)
-    log.append(2, later)
-    write_metrics_info(tmp_path, [own])
-    given = {own.name: replace(own, unit="points"), "completions/clipped_ratio": METRICS["completions/clipped_ratio"]}
-    alone, both = (figures(write_report(run.path, metrics=table)) for table in (None, given))
-    (run.path / "metrics_info.json").unlink()
-    earlier = figures(write_report(run.path))
-
-    def shown(page: dict[str, dict[str, Any]]) -> dict[str, tuple[str, Any]]:
-        return {title: (chart["unit"], chart["healthy"]) for title, chart in page.items()}
-
-    assert shown(alone) == {"Answers that a limit cut off": ("none", 0), "mine/margin": ("nats", 1)}
-    assert shown(both) == {"Answers that a limit cut off": ("fraction", 1), "mine/margin": ("nats", 1)}
-    assert shown(earlier) == {"Answers that a limit cut off": ("none", 0), "mine/margin": ("none", 0)}
-    assert alone["mine/margin"]["caption"] == (
-        "Distance to the next answer. Healthy range (shaded where it fits the axis): mine/margin: at least 0 (1 of 2 values)."
-    )
-    assert earlier["mine/margin"]["caption"] == "Its unit and meaning are not declared."
-    assert ", in none" not in page_without_scripts(run.path / "report.html")
-
-
-def test_a_chart_is_described_by_the_first_of_its_metrics_that_the_run_has() -> None:
-    held_out = "eval/{set}/clipped_ratio"
-    (chart,) = charts([{"step": 1, "eval/a/clipped_ratio": 0.5}], "sft", {held_out: METRICS[held_out]})
-    assert (chart["title"], chart["unit"]) == ("Answers that a limit cut off", "fraction")
-    assert chart["meaning"] == (
-        "Held-out episodes that a limit cut off: length, turns, context, time or the environment's own."
-    )
-
-
-def test_every_chart_names_metrics_that_are_declared() -> None:
-    named = [n for c in CHARTS for s in c.series for n in (s.metric, s.low, s.high) if n is not None]
-    assert [name for name in named if name not in METRICS] == ["time/{name}"]
-
-
 def test_answers_to_other_prompts_are_shown_in_turn(tmp_path: Path) -> None:
     with make_run(tmp_path, "rl", 1) as run:
         run.write_samples(
@@ -484,80 +355,3 @@ def test_what_is_no_run_or_damaged_is_named(tmp_path: Path) -> None:
     (run.path / "summary.json").write_text("{")
     with pytest.raises(InputError, match=r"summary\.json: not valid JSON"):
         write_report(run.path)
-
-
-def find_chromium() -> str | None:
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
-def test_a_browser_draws_every_chart_and_runs_no_hostile_text(quickstart: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
-    path = write_report(quickstart)
-    requests, complaints = [], []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(path.as_uri())
-        for summary in page.locator("summary").all():
-            summary.click()
-        drawn = page.evaluate(
-            "[...document.querySelectorAll('figure svg')].map((svg) => [svg.getBoundingClientRect().width, "
-            "svg.querySelectorAll('.line, .area').length])"
-        )
-        figure = page.locator("figure", has_text="Gradient norm before clipping").first
-        figure.locator("svg").hover()
-        readout = figure.locator("output").inner_text()
-        page.locator("h1").hover()
-        resting = figure.locator("output").inner_text()
-        width = page.evaluate("document.documentElement.scrollWidth")
-        broken = page.evaluate(BROKEN_WORDS)
-        hacked = page.evaluate("window.hacked")
-        title = page.locator("h1").inner_text()
-        browser.close()
-    assert complaints == []
-    assert requests == [path.as_uri()]
-    assert hacked is None
-    assert title == "quickstart"
-    assert width == 390, "a phone scrolls in one direction alone"
-    assert broken == []
-    assert len(drawn) == page_without_scripts(path).count("<figure>") > 20
-    assert all(wide > 300 and curves >= 1 for wide, curves in drawn)
-    said = re.fullmatch(r"step (\d+): before clipping ([\d.]+)", readout)
-    assert said is not None
-    logged = {record["step"]: record["grad_norm"] for record in read_metrics(quickstart / "sft" / "metrics.jsonl")}
-    assert 80 < int(said[1]) < 120
-    assert float(said[2]) == pytest.approx(logged[int(said[1])], rel=1e-3)
-    assert resting == ""
-
-
-BROKEN_WORDS = """
-[...document.querySelectorAll('h1, h2, h3, th, td, dt, dd, li, figcaption, .side, .meta, nav a')].flatMap((element) => {
-  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), broken = [];
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    for (const word of node.textContent.matchAll(/[A-Za-z]{2,}/g)) {
-      const range = document.createRange();
-      range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
-      if (range.getClientRects().length > 1) broken.push(word[0]);
-    }
-  }
-  return broken;
-})
-"""
-"""Words that stand in two lines."""
-
-
-@pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
-def test_a_page_without_scripts_shows_the_same_charts(quickstart: Path, tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
-    path = write_report(quickstart)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        page = browser.new_context(java_script_enabled=False).new_page()
-        page.goto(path.as_uri())
-        boxes = [page.locator("figure svg").nth(index).bounding_box() for index in range(3)]
-        browser.close()
-    assert all(box is not None and box["height"] > 150 for box in boxes)
