@@ -110,9 +110,22 @@ def merge_settings(tree: Mapping[str, Any], changes: Mapping[str, Any], source: 
         load_imports(given.get("imports") or base.get("imports") or [])
     sources = dict(tree.sources) if isinstance(tree, Settings) else {}
     fresh = changes.sources if isinstance(changes, Settings) else dict.fromkeys(_given(given), source)
+    if _another_algorithm(base.get("algorithm"), given.get("algorithm")):
+        sources = {key: name for key, name in sources.items() if key[0] != "algorithm"}  # its choices went with it
     for path in fresh:
         sources = {key: name for key, name in sources.items() if key[: len(path)] != path}
     return Settings(_merge(base, given, ()), sources | fresh)
+
+
+def _another_algorithm(old: Any, new: Any) -> bool:
+    """Whether a change of the algorithm names another one than the one that it changes."""
+    if old is None or new is None:
+        return False
+    from reinlm.algorithms import algorithm_name  # it imports torch, which a wrong path is refused without
+
+    names = [spec.get("base") if isinstance(spec, Mapping) else spec for spec in (old, new)]
+    known = [algorithm_name(name) if isinstance(name, str) else DEFAULT_ALGORITHM for name in names]
+    return known[0] != known[1] and names[1] is not None
 
 
 def _given(tree: Mapping[str, Any]) -> Iterator[Key]:

@@ -217,3 +217,17 @@ def test_what_the_algorithm_does_not_say_is_a_default_of_the_choice(reinlm, plac
     assert {key: found[key] for key in expected} == expected
     notes = [line for line in outcome.out.splitlines() if "# note: algorithm." in line]
     assert [note in line for line in notes] == ([True] if note else []), notes
+
+
+@pytest.mark.parametrize(
+    ("words", "sources"),
+    [
+        ((), {("base",): "recipe r.yaml", ("gate", "clip", "high"): "recipe r.yaml", ("gate", "clip", "low"): "gspo"}),
+        (("--algorithm", "GSPO"), {("base",): "--algorithm", ("gate", "clip", "high"): "recipe r.yaml"}),
+        (("--algorithm", "dapo"), {("base",): "--algorithm", ("gate", "clip", "high"): "dapo"}),
+    ],
+)
+def test_values_of_another_algorithm_are_not_the_recipes(reinlm, place, recipe, words, sources):
+    values, found = explained(reinlm("rl", "r.yaml", *words, "--explain").out)
+    assert {path: found[("algorithm", *path)] for path in sources} == sources
+    assert values["algorithm"]["gate"]["clip"]["high"] == (0.28 if "dapo" in words else 5e-4)
