@@ -33,6 +33,7 @@ THEIRS = "low_var_kl"
         ("packing", "True", "write training.packing=pack:"),
         ("warmup_ratio", "0.1", "write optimizer.warmup_steps=… (integer ≥ 0):"),
         ("per_device_train_batch_size", "8", "write training.micro_batch_tokens=…"),
+        ("ppo_mini_batch_size", "64", "write training.minibatches=…"),
         ("num_generations", "8", "write rollout.group_size=8:"),
         ("clip", "0.1", "write algorithm.gate.clip=0.1:"),
         ("epsilon", "0.1", "write algorithm.gate.clip=0.1:"),

@@ -12,7 +12,18 @@ from reinlm.aliases.alias import Alias
 from reinlm.aliases.sb3 import SB3
 from reinlm.aliases.tables import ALIASES, WRITE
 
-__all__ = ["ALIASES", "SB3", "WRITE", "Alias", "alias_hint", "aliases_of", "is_alias", "may_be_named", "written"]
+__all__ = [
+    "ALIASES",
+    "SB3",
+    "WRITE",
+    "Alias",
+    "alias_hint",
+    "aliases_of",
+    "is_alias",
+    "may_be_named",
+    "same_value",
+    "written",
+]
 
 
 def aliases_of(key: str, *, classical: bool = False) -> tuple[str, ...]:
@@ -66,6 +77,16 @@ def written(name: str, value: Any) -> str | None:
     known = WRITE.get(name, {})
     found = known.get(str(value).lower(), known.get("*"))
     return None if found is None else found.format(value)
+
+
+def same_value(name: str) -> bool:
+    """Whether a value of an option of another library may be written under our name.
+
+    Example: TRL's `gradient_accumulation_steps` counts batches, and `training.micro_batch_tokens` counts tokens:
+        >>> same_value("gradient_accumulation_steps")
+        False
+    """
+    return all(alias.same_value for _, _, alias in _matches([tuple(name.split("."))]))
 
 
 def is_alias(path: Sequence[str]) -> bool:

@@ -22,6 +22,8 @@ class Alias(NamedTuple):
     """What differs, or why there is no equivalent."""
     classical: str | None = None
     """Setting or flag of `reinlm classical`."""
+    same_value: bool = True
+    """Whether a value means the same under our name; False where ours counts something else."""
 
 
 def none_of(names: str, why: str) -> Iterable[tuple[str, Alias]]:

@@ -70,12 +70,15 @@ TRL: Mapping[str, Alias] = {
     "num_iterations": Alias("training.passes"),
     "num_ppo_epochs": Alias("training.passes"),
     "num_mini_batches": Alias("training.minibatches"),
-    "steps_per_generation": Alias("training.minibatches", "counts updates of a batch, not micro-batches"),
+    "steps_per_generation": Alias(
+        "training.minibatches", "counts updates of a batch, not micro-batches", same_value=False
+    ),
     "per_device_train_batch_size": Alias(
         "training.micro_batch_tokens",
         f"{MEMORY}; a step has rollout.batch_size answers, or training.batch_size examples",
+        same_value=False,
     ),
-    "gradient_accumulation_steps": Alias("training.micro_batch_tokens", MEMORY),
+    "gradient_accumulation_steps": Alias("training.micro_batch_tokens", MEMORY, same_value=False),
     "sync_ref_model": Alias("training.reference_refresh"),
     "ref_model_sync_steps": Alias("training.reference_refresh.every"),
     "ref_model_mixup_alpha": Alias("training.reference_refresh.mix"),
@@ -89,7 +92,7 @@ TRL: Mapping[str, Alias] = {
     "optim": Alias("optimizer.name"),
     "lr_scheduler_type": Alias("optimizer.schedule"),
     "warmup_steps": Alias("optimizer.warmup_steps"),
-    "warmup_ratio": Alias("optimizer.warmup_steps", "in updates"),
+    "warmup_ratio": Alias("optimizer.warmup_steps", "in updates", same_value=False),
     "weight_decay": Alias("optimizer.weight_decay"),
     "max_grad_norm": Alias("optimizer.max_grad_norm", classical="max_grad_norm"),
     "adam_beta1": Alias("optimizer.betas"),

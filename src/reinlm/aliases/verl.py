@@ -10,7 +10,9 @@ VERL: Mapping[str, Alias] = {
     "data.train_files": Alias("data.path"),
     "data.val_files": Alias("evaluation.data"),
     "data.prompt_key": Alias("data.columns"),
-    "data.train_batch_size": Alias("rollout.batch_size", "counts answers: prompts times rollout.group_size"),
+    "data.train_batch_size": Alias(
+        "rollout.batch_size", "counts answers: prompts times rollout.group_size", same_value=False
+    ),
     "data.max_prompt_length": Alias("data.on_long_prompt", "the limit is the model's context, and no prompt is cut"),
     "data.max_response_length": Alias("rollout.max_new_tokens"),
     "data.filter_overlong_prompts": Alias("data.on_long_prompt", "skip"),
@@ -26,9 +28,13 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.rollout.val_kwargs.temperature": Alias("evaluation.temperature"),
     "actor_rollout_ref.rollout.multi_turn.enable": Alias("environment"),
     "actor_rollout_ref.rollout.multi_turn.max_assistant_turns": Alias("rollout.max_turns"),
-    "actor_rollout_ref.actor.ppo_mini_batch_size": Alias("training.minibatches", "how many, not how large"),
+    "actor_rollout_ref.actor.ppo_mini_batch_size": Alias(
+        "training.minibatches", "how many, not how large", same_value=False
+    ),
     "actor_rollout_ref.actor.ppo_epochs": Alias("training.passes"),
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": Alias("training.micro_batch_tokens", MEMORY),
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": Alias(
+        "training.micro_batch_tokens", MEMORY, same_value=False
+    ),
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": Alias("training.micro_batch_tokens", MEMORY),
     "actor_rollout_ref.actor.use_dynamic_bsz": Alias(None, f"{ALWAYS}: micro-batches are always made by tokens"),
     "actor_rollout_ref.actor.clip_ratio": Alias("algorithm.gate.clip.low", "and algorithm.gate.clip.high"),
@@ -95,7 +101,9 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.actor.tau_pos": Alias("algorithm.gate.soft.positive"),
     "actor_rollout_ref.actor.tau_neg": Alias("algorithm.gate.soft.negative"),
     "actor_rollout_ref.actor.loss_scale_factor": Alias("algorithm.aggregation.constant_budget.length"),
-    "actor_rollout_ref.actor.ppo_micro_batch_size": Alias("training.micro_batch_tokens", "counts tokens"),
+    "actor_rollout_ref.actor.ppo_micro_batch_size": Alias(
+        "training.micro_batch_tokens", "counts tokens", same_value=False
+    ),
     "actor_rollout_ref.actor.entropy_from_logits_chunk_size": Alias("training.logprob_chunk"),
     "actor_rollout_ref.actor.entropy_from_logits_with_chunking": Alias("training.logprob_chunk"),
     "actor_rollout_ref.actor.use_remove_padding": Alias("training.packing", "pack"),
@@ -165,9 +173,9 @@ VERL: Mapping[str, Alias] = {
     "critic.grad_clip": Alias("critic.optimizer.max_grad_norm"),
     "critic.enable": Alias("algorithm", "an algorithm with a critic, such as ppo"),
     "critic.ppo_epochs": Alias("training.passes"),
-    "critic.ppo_mini_batch_size": Alias("training.minibatches", "how many, not how large"),
-    "critic.ppo_micro_batch_size_per_gpu": Alias("training.micro_batch_tokens", "counts tokens"),
-    "critic.ppo_micro_batch_size": Alias("training.micro_batch_tokens", "counts tokens"),
+    "critic.ppo_mini_batch_size": Alias("training.minibatches", "how many, not how large", same_value=False),
+    "critic.ppo_micro_batch_size_per_gpu": Alias("training.micro_batch_tokens", "counts tokens", same_value=False),
+    "critic.ppo_micro_batch_size": Alias("training.micro_batch_tokens", "counts tokens", same_value=False),
     "critic.ppo_max_token_len_per_gpu": Alias("training.micro_batch_tokens"),
     "trainer.experiment_name": Alias("run.trackers.wandb.name"),
     "trainer.resume_from_path": Alias("--resume", "with --output FOLDER"),

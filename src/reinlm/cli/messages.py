@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from reinlm.aliases import same_value
 from reinlm.aliases.absent import absent_verb
 from reinlm.cli.words import missing_value
 from reinlm.errors import InputError, find_name, nearest
@@ -121,9 +122,7 @@ def _key_instead(name: str, value: str | None, verb: str) -> str | None:
     if found.startswith("write "):
         return why
     allowed = next((one.type for one in keys_of(verb) if one.key == key[1]), None)
-    if value is not None and (
-        (allowed is not None and not takes(allowed, value)) or "counts " in why or "in memory" in why
-    ):
+    if value is not None and ((allowed is not None and not takes(allowed, value)) or not same_value(name)):
         return f"write {key[1]}=…{f' ({allowed})' if allowed else ''}: {why}"
     return f"write {key[1]}={shown}: {why}"
 
