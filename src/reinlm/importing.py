@@ -1,7 +1,7 @@
 """While a user's file is imported for its parts, nothing trains, samples or writes.
 
 A script that starts a run and also holds a part of it is imported where a recipe names that part: by `--explain`, by
-`--resume`, and by the process of its reward functions. Without `if __name__ == "__main__":` it would run all its runs anew.
+`--resume`, and by the process of its reward functions. Without `if __name__ == "__main__":` it would run all its runs again.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import numpy as np
 
 from reinlm.classical.budget import Budget, Episodes, whole
 from reinlm.classical.environments import EnvLike, name_of
+from reinlm.classical.listed import DATA, USED
 from reinlm.classical.sb3 import environment_of, settings_of
 from reinlm.classical.sb3_names import check_learn, check_load, check_predict, no_attribute
-from reinlm.classical.shown import DATA, USED
 from reinlm.classical.stored import load, write_agent
 from reinlm.config import Config, build
 from reinlm.errors import InputError

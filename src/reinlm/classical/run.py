@@ -12,8 +12,8 @@ from typing import Any
 import reinlm.classical.metrics  # declares those of their own
 import reinlm.composition.metrics  # noqa: F401  # declares those of critics
 from reinlm.classical.agent import BLOCKS, Agent
-from reinlm.classical.blame import blame
 from reinlm.classical.config import ClassicalConfig
+from reinlm.classical.environment_errors import environment_error
 from reinlm.classical.evaluation import evaluate
 from reinlm.classical.pictures import picture
 from reinlm.classical.registry import find
@@ -139,10 +139,10 @@ def run_classical(
         except BaseException as error:
             write_mean_curve(folder.path, curves, goal, _stride(goal))
             reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            blamed = blame(error, config.env) if isinstance(error, Exception) else None
-            send_event(reports, RunEnded(reason, 0, str(blamed or error), path), error)
-            if blamed is not None:
-                raise blamed from error
+            theirs = environment_error(error, config.env) if isinstance(error, Exception) else None
+            send_event(reports, RunEnded(reason, 0, str(theirs or error), path), error)
+            if theirs is not None:
+                raise theirs from error
             raise
         write_mean_curve(folder.path, curves, goal, _stride(goal))
         agents = tuple(agent for agent, _ in results)

@@ -102,7 +102,7 @@ class FunctionAggregation:
 
     def __call__(self, layout: Layout, counts: Counts) -> Float[Tensor, " tokens"]:
         """Raises InputError, which names the function, if it raises or returns no finite weight ≥ 0 of each token."""
-        with _blamed("aggregation", self.function):
+        with _named_errors("aggregation", self.function):
             weights = self.function(layout, counts)
         _check_values("aggregation", self.function, weights, layout.tokens, "token")
         if bool((weights < 0).any()):
@@ -235,12 +235,12 @@ def _parameters(kind: str, made: Callable[..., Any]) -> dict[str, bool]:
 
 def _call(kind: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     taken = _parameters(kind, function)
-    with _blamed(kind, function):
+    with _named_errors(kind, function):
         return function(**{name: value for name, value in given.items() if name in taken})
 
 
 @contextmanager
-def _blamed(kind: str, function: Callable[..., Any]) -> Iterator[None]:
+def _named_errors(kind: str, function: Callable[..., Any]) -> Iterator[None]:
     """Raise InputError, which names the function and its line, for what it raises in the block."""
     try:
         yield

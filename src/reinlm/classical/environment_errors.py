@@ -1,4 +1,4 @@
-"""Whose error it is: one line for an exception that code of the environment raised."""
+"""One line for an exception that code of the environment raised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reinlm.classical.environments import EnvLike, maker_of, name_of
 from reinlm.errors import InputError, ReinlmError, RunError, error_line
 
 
-def blame(error: Exception, env: EnvLike) -> RunError | None:
+def environment_error(error: Exception, env: EnvLike) -> RunError | None:
     """One line for an exception that code of the environment raised, with its file and line; None for any other.
 
     Example: `walk.py:Walk` divides by zero in `step`:
