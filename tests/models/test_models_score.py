@@ -58,7 +58,7 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("packing", ["pad", "pack"])
+@pytest.mark.parametrize("packing", ["pad", "pack", "share"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_equal_the_plain_computation(family: str, packing: Any) -> None:
     model = _models[family, torch.float64]
@@ -70,7 +70,7 @@ def test_scores_equal_the_plain_computation(family: str, packing: Any) -> None:
     assert not scores.entropy.requires_grad
 
 
-@pytest.mark.parametrize("packing", ["pad", "pack"])
+@pytest.mark.parametrize("packing", ["pad", "pack", "share"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_equal_the_plain_computation(family: str, dtype: torch.dtype, tolerance: float, packing: Any) -> None:

@@ -6,6 +6,7 @@ from reinlm.models.loading import ModelConfig, Policy, load_policy, load_tokeniz
 from reinlm.models.lora import LoraConfig
 from reinlm.models.modules import disable_dropout, training_mode
 from reinlm.models.packed import Packing, micro_batches
+from reinlm.models.prefix_sharing import micro_batches_sharing
 from reinlm.models.reference import Reference
 from reinlm.models.saving import restore_policy, save_policy
 from reinlm.models.score import score
@@ -30,6 +31,7 @@ __all__ = [
     "load_policy",
     "load_tokenizer",
     "micro_batches",
+    "micro_batches_sharing",
     "restore_policy",
     "same_model",
     "save_policy",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reinlm.errors import InputError
 from reinlm.models.build import same_model
-from reinlm.models.heads import split_head
+from reinlm.models.heads import resolve_packing, split_head
 from reinlm.models.modules import assign, whole
 from reinlm.models.token_model import TokenModel
 
@@ -56,8 +56,10 @@ class ValueModel:
             policy.value_head = self.head
             self.model = policy
             return
-        own = split_head(same_model(lm) if source is None else source).backbone.requires_grad_(True)
-        self.model = TokenModel(own, value_head=self.head, packing=policy.packing, backbone_only=True)
+        other = same_model(lm) if source is None else source
+        own = split_head(other).backbone.requires_grad_(True)
+        packing = resolve_packing(other, policy.asked)
+        self.model = TokenModel(own, value_head=self.head, packing=packing, backbone_only=True)
 
     def _add_adapter(self, lm: Any) -> None:
         if ADAPTER in lm.peft_config:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from reinlm.errors import InputError
 from reinlm.models.modules import training_mode
+from reinlm.models.packed import Packing
+from reinlm.models.prefix_sharing import install, share_prefixes
 
 Finish = Callable[[Tensor], Tensor]
 _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -27,6 +29,7 @@ _SOFT_CAPS = ("final_logit_softcapping", "output_logit_soft_cap")
 _PROBE = 7  # tokens; the last two stand for padding
 _finishes: WeakKeyDictionary[nn.Module, Finish] = WeakKeyDictionary()
 _packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_shares: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,33 @@ def supports_packing(model: nn.Module) -> bool:
     if model not in _packs:
         _packs[model] = _try_packing(model, split_head(model))
     return _packs[model]
+
+
+def supports_sharing(model: nn.Module) -> bool:
+    """Whether what sequences share at their beginning can be computed once, by `prefix_sharing`. Tested once."""
+    if model not in _shares:
+        _shares[model] = _try_sharing(model, split_head(model))
+    return _shares[model]
+
+
+def resolve_packing(model: nn.Module, asked: Packing | Literal["auto"]) -> Packing:
+    """The layout that "auto" stands for: shared prefixes where the model can, packed rows with flash attention, else padded.
+
+    Raises InputError for another layout that the model cannot take.
+    """
+    name, attention = type(unwrap(model)).__name__, getattr(unwrap(model).config, "_attn_implementation", None)
+    if asked == "auto":
+        if supports_sharing(model):
+            return "share"
+        return "pack" if "flash" in str(attention) and supports_packing(model) else "pad"
+    if asked == "pack" and not supports_packing(model):
+        raise InputError(f"{name} mixes sequences that share a row", hint="use packing=pad")
+    if asked == "share" and not supports_sharing(model):
+        raise InputError(
+            f"{name} with attention {attention!r} cannot share prefixes: it needs SDPA, over keys and values alone",
+            hint="use packing=pad, or packing=pack with flash attention",
+        )
+    return asked
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -138,6 +168,27 @@ def _try_packing(model: nn.Module, split: Split) -> bool:
         packed = split.backbone(input_ids=ids, position_ids=positions, use_cache=False)[0]
         apart = [split.backbone(input_ids=part, use_cache=False)[0] for part in (ids[:, :3], ids[:, 3:])]
         return _close(split.logits(packed), split.logits(torch.cat(apart, dim=1)), packed.dtype)
+
+
+def _try_sharing(model: nn.Module, split: Split) -> bool:
+    if unwrap(model).config._attn_implementation != "sdpa":
+        return False
+    install()
+    with _quietly(model):
+        ids = _probe(model)[0]
+        sequences = [ids, torch.cat([ids[:3], ids[:2]]), ids[1:4]]  # the first two share three tokens
+        row = share_prefixes([sequence.cpu().numpy() for sequence in sequences])
+        tokens = torch.cat(sequences)[torch.from_numpy(row.tokens).to(ids.device)]
+        positions = torch.from_numpy(row.positions).to(ids.device)
+        try:
+            found = split.backbone(
+                input_ids=tokens[None], position_ids=positions[None], use_cache=False, **row.inputs(ids.device)
+            )[0]
+        except (TypeError, ValueError, RuntimeError):  # a forward pass without position_ids, or attention of its own
+            return False
+        together = found[0, torch.from_numpy(row.index).to(ids.device)]
+        apart = [split.backbone(input_ids=part[None], use_cache=False)[0][0] for part in sequences]
+        return _close(split.logits(together), split.logits(torch.cat(apart)), together.dtype)
 
 
 def _probe(model: nn.Module) -> Tensor:

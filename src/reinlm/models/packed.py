@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
+from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.objectives.ratios import widest
 
-Packing = Literal["pad", "pack"]
+Packing = Literal["pad", "pack", "share"]
+"""Rows side by side with padding; all sequences in one row; or in one row, with what they share computed once."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """The inputs of a backbone, and the index of the state that predicts each scored token."""
 
-    inputs: dict[str, Tensor]
-    """`input_ids` [R, L], and with packing `position_ids` [1, L]."""
+    inputs: dict[str, Any]
+    """`input_ids` [R, L]; in one row also `position_ids` [1, L]; and where sequences share tokens, the `PrefixTree`."""
     scored: Tensor
     """[N] index into the flattened rows."""
     targets: Tensor
@@ -40,7 +42,8 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
 
     Args:
         batch: with at least one scored token.
-        packing: "pad" makes one row a sequence, padded on the right; "pack" one row with all sequences end to end.
+        packing: "pad" makes one row a sequence, padded on the right; "pack" one row with all sequences end to end;
+            "share" one row with what sequences share at their beginning once.
         fill: a token for padding; nothing reads it.
         after_last: let a position equal its sequence's length: the state after the last token, whose target is `fill`.
 
@@ -59,6 +62,7 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
             hint="positions run from 1 (nothing stands before the first token) to length - 1",
         )
     start = lengths.cumsum() - lengths
+    others: dict[str, Any] = {}
     needed = np.zeros_like(lengths)
     np.maximum.at(needed, owner, position)
     offset = np.arange(len(tokens)) - np.repeat(start, lengths)
@@ -67,6 +71,11 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
     if packing == "pack":
         inputs = {"input_ids": tokens[read][None], "position_ids": offset[read][None]}
         scored = (needed.cumsum() - needed)[owner] + position - 1
+    elif packing == "share":
+        shared = share_prefixes(np.split(tokens[read], needed.cumsum()[:-1]))
+        inputs = {"input_ids": tokens[read][shared.tokens][None], "position_ids": shared.positions[None]}
+        others = shared.inputs(device)
+        scored = shared.index[(needed.cumsum() - needed)[owner] + position - 1]
     else:
         row = (needed > 0).cumsum() - 1
         grid = np.arange(needed.max()) < needed[needed > 0, None]
@@ -78,7 +87,7 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
     if batch.temperature is not None and not bool((batch.temperature == 1.0).all()):
         temperature = batch.temperature[torch.from_numpy(owner)].to(device, widest(device))
     return Rows(
-        {name: torch.from_numpy(array).to(device) for name, array in inputs.items()},
+        {name: torch.from_numpy(array).to(device) for name, array in inputs.items()} | others,
         torch.from_numpy(scored).to(device),
         torch.from_numpy(targets).to(device),
         temperature,

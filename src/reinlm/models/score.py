@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ def score(
     temperature: float = 1.0,
     entropy: Entropy = False,
     chunk_tokens: int | None = None,
-    packing: Packing = "pad",
+    packing: Packing | Literal["auto"] = "pad",
 ) -> Outputs:
     """`TokenModel` on sequences as lists: log-probabilities, and where asked for entropy, of the tokens at `positions`.
 

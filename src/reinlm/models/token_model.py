@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
-from reinlm.models.heads import Split, split_head, supports_packing, unwrap
+from reinlm.models.heads import Split, resolve_packing, split_head
 from reinlm.models.packed import Packing, Rows, filler, lay_out
 from reinlm.objectives import full_divergence, full_entropy
 
@@ -121,11 +121,12 @@ class TokenModel(nn.Module):
         lm: a Hugging Face causal language model (or a PEFT model around one), or with `value_head` a backbone alone.
         value_head: maps hidden states [N, H] to values [N, 1].
         packing: "pad" runs one row a sequence; "pack" one row with all sequences end to end, which pays with flash
-            attention.
+            attention; "share" one row in which what sequences share at their beginning is computed once; "auto"
+            the best that the model can take.
         chunk_tokens: scored tokens per chunk; by default so many that a chunk has `CHUNK_ELEMENTS` logits.
 
     Raises:
-        InputError: a model whose logits are not its head applied to its backbone, or one that cannot be packed.
+        InputError: a model whose logits are not its head applied to its backbone, or one that cannot take the packing.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class TokenModel(nn.Module):
         lm: nn.Module,
         *,
         value_head: nn.Module | None = None,
-        packing: Packing = "pad",
+        packing: Packing | Literal["auto"] = "pad",
         chunk_tokens: int | None = None,
         backbone_only: bool = False,
     ) -> None:
@@ -142,14 +143,13 @@ class TokenModel(nn.Module):
             raise InputError(f"chunk_tokens must be at least 1, not {chunk_tokens}")
         self.lm = lm
         self.value_head = value_head
-        self.packing: Packing = packing
         self.chunk_tokens = chunk_tokens
         self._fill = filler(lm)
         self._split: Split | None = (
             None if backbone_only else split_head(lm)
         )  # tested here, before the model may be sharded
-        if packing == "pack" and not backbone_only and not supports_packing(lm):
-            raise InputError(f"{type(unwrap(lm)).__name__} mixes sequences that share a row", hint="use packing=pad")
+        self.asked: Packing | Literal["auto"] = packing
+        self.packing: Packing = _given(packing) if backbone_only else resolve_packing(lm, packing)
 
     @property
     def split(self) -> Split:
@@ -255,6 +255,14 @@ def _log_softmax(
 ) -> Float[Tensor, " tokens vocabulary"]:
     logits = split.logits(hidden)
     return torch.log_softmax(logits if temperature is None else logits / temperature.to(logits.dtype), dim=-1)
+
+
+def _given(packing: Packing | Literal["auto"]) -> Packing:
+    if packing == "auto":
+        raise ValueError(
+            "a backbone alone cannot be tried out: resolve_packing of its language model says what it takes"
+        )
+    return packing
 
 
 def _values(value_head: nn.Module | None, hidden: Float[Tensor, " tokens hidden"]) -> Float[Tensor, " tokens"]:

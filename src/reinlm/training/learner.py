@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from reinlm.batches import TokenBatch
-from reinlm.models import Anchor, Outputs, TokenModel, Want, micro_batches, training_mode
+from reinlm.models import Anchor, Outputs, TokenModel, Want, micro_batches, micro_batches_sharing, training_mode
 from reinlm.models.modules import whole
 from reinlm.objectives import Level, Loss, Metrics
 from reinlm.runs import MetricSums
@@ -75,7 +76,7 @@ class Learner:
     Args:
         model: what is run; sharded with `fully_shard` or not.
         optimizer: steps its parameters; None for a model that is only scored.
-        micro_batch_tokens: tokens, padding included, that go through the model at once.
+        micro_batch_tokens: tokens, padding included and shared ones once, that go through the model at once.
         adapter: the adapter of the model that this learner is.
         train_mode: run `forward_backward` in training mode: with dropout, or for gradient checkpointing.
         autocast: the type to compute in; None for that of the weights.
@@ -202,7 +203,11 @@ class Learner:
             for sequence in scored:
                 together.setdefault(owners[sequence], []).append(places[sequence])
             units = list(together.values())
-        parts = micro_batches(lengths, self.micro_batch_tokens, model.packing, units)
+        if model.packing == "share":
+            ids = np.split(batch.token_ids.numpy(), batch.lengths.cumsum(0)[:-1].numpy())
+            parts = micro_batches_sharing([ids[sequence] for sequence in scored], self.micro_batch_tokens, units)
+        else:
+            parts = micro_batches(lengths, self.micro_batch_tokens, model.packing, units)
         return [torch.tensor([scored[place] for place in part]) for part in parts]
 
     def _computing(self, model: TokenModel) -> contextlib.AbstractContextManager[Any]:

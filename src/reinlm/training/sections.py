@@ -23,9 +23,11 @@ class TrainingConfig(Config):
     epochs: float = Field(1.0, gt=0)
     """Passes over the data, where `steps` is not given."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Tokens, padding included, that go through the model at once; memory, not results, depends on it."""
-    packing: Literal["pad", "pack"] = "pad"
-    """Rows side by side with padding, or all sequences of a micro-batch in one row."""
+    """Tokens, padding included and shared ones once, that go through the model at once; memory, not results, depends on it."""
+    packing: Literal["auto", "share", "pack", "pad"] = "auto"
+    """"share": all sequences of a micro-batch in one row, what they share at their beginning (the prompt of a group, the
+    turns of an episode) computed once; "pack": one row, nothing shared; "pad": rows side by side with padding. "auto": share
+    where the model's attention is SDPA, pack with flash attention, else pad."""
     logprob_chunk: int | None = Field(None, ge=1)
     """Tokens whose vocabulary-wide logits exist at once; null: as many as take 512 MiB."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
