@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from reinlm.errors import InputError
 from reinlm.models.modules import training_mode
 from reinlm.models.packed import Packing
-from reinlm.models.prefix_sharing import install, share_prefixes
+from reinlm.models.prefix_sharing import share_prefixes
+from reinlm.models.row_attention import install
 
 Finish = Callable[[Tensor], Tensor]
 _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -113,12 +114,12 @@ def unwrap(model: nn.Module) -> Any:
 
 
 def _find_finish(model: nn.Module, backbone: nn.Module, head: nn.Module) -> Finish:
-    with _quietly(model):
-        ids = _probe(model)
+    with quietly(model):
+        ids = probe(model)
         expected = model(input_ids=ids[:, :-2], use_cache=False).logits
         hidden = backbone(input_ids=ids, use_cache=False)[0][:, :-2]
         for finish in _candidates(unwrap(model).config.get_text_config()):
-            if _close(Split(backbone, head, finish).logits(hidden), expected, hidden.dtype):
+            if close(Split(backbone, head, finish).logits(hidden), expected, hidden.dtype):
                 return finish
     raise InputError(
         f"{type(unwrap(model)).__name__}: its logits are not its head applied to its backbone, token after token",
@@ -162,20 +163,20 @@ def _identity(logits: Tensor) -> Tensor:
 def _try_packing(model: nn.Module, split: Split) -> bool:
     if "position_ids" not in inspect.signature(split.backbone.forward).parameters:
         return False
-    with _quietly(model):
-        ids = _probe(model)
+    with quietly(model):
+        ids = probe(model)
         positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]], device=ids.device)
         packed = split.backbone(input_ids=ids, position_ids=positions, use_cache=False)[0]
         apart = [split.backbone(input_ids=part, use_cache=False)[0] for part in (ids[:, :3], ids[:, 3:])]
-        return _close(split.logits(packed), split.logits(torch.cat(apart, dim=1)), packed.dtype)
+        return close(split.logits(packed), split.logits(torch.cat(apart, dim=1)), packed.dtype)
 
 
 def _try_sharing(model: nn.Module, split: Split) -> bool:
     if unwrap(model).config._attn_implementation != "sdpa":
         return False
     install()
-    with _quietly(model):
-        ids = _probe(model)[0]
+    with quietly(model):
+        ids = probe(model)[0]
         sequences = [ids, torch.cat([ids[:3], ids[:2]]), ids[1:4]]  # the first two share three tokens
         row = share_prefixes([sequence.cpu().numpy() for sequence in sequences])
         tokens = torch.cat(sequences)[torch.from_numpy(row.tokens).to(ids.device)]
@@ -188,23 +189,23 @@ def _try_sharing(model: nn.Module, split: Split) -> bool:
             return False
         together = found[0, torch.from_numpy(row.index).to(ids.device)]
         apart = [split.backbone(input_ids=part[None], use_cache=False)[0][0] for part in sequences]
-        return _close(split.logits(together), split.logits(torch.cat(apart)), together.dtype)
+        return close(split.logits(together), split.logits(torch.cat(apart)), together.dtype)
 
 
-def _probe(model: nn.Module) -> Tensor:
+def probe(model: nn.Module) -> Tensor:
     rows = unwrap(model).get_input_embeddings().weight.shape[0]
     device = next(model.parameters()).device
     return torch.arange(_PROBE, device=device).add(rows // 2).remainder(rows)[None]
 
 
-def _close(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
-    """Equal up to the rounding of a model's `dtype`, relative to the largest entry."""
-    tolerance = min(0.05, 8 * math.sqrt(torch.finfo(dtype).eps))
+def close(actual: Tensor, expected: Tensor, dtype: torch.dtype, at_most: float = 0.05) -> bool:
+    """Equal up to the rounding of a model's `dtype`, and up to `at_most`, relative to the largest entry."""
+    tolerance = min(at_most, 8 * math.sqrt(torch.finfo(dtype).eps))
     return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 @contextmanager
-def _quietly(model: nn.Module) -> Iterator[None]:
+def quietly(model: nn.Module) -> Iterator[None]:
     """No gradient, no dropout, no autocast; every module's mode as it was afterwards."""
     device = next(model.parameters()).device.type
     with training_mode(model, False), torch.no_grad(), torch.autocast(device, enabled=False):

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from reinlm.models.row_attention import as_computed, attended_by
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 CALL_COST = 1 << 16
 """What one more attention call costs, in pairs of query and key."""
-KEYWORD = "prefix_tree"
-"""The argument that passes a `PrefixTree` through a Hugging Face backbone to its attention."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class PrefixTree:
         """Tokens of the longest sequence."""
         return max(block.keys.shape[1] for block in self.blocks)
 
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        """As `reinlm.models.row_attention.RowAttention`."""
+        return tree_attention(query, key, value, self, scaling, window)
+
     def mask(self, dtype: torch.dtype, window: int | None) -> list[Tensor | None]:
         """The mask of every block, [rows, 1, queries, keys]; None where each query simply attends to all keys up to itself."""
         if window is not None and window >= self.longest:
@@ -91,8 +97,8 @@ class SharedRow:
     """Queries, keys and shared tokens of every `Block`."""
 
     def inputs(self, device: torch.device) -> dict[str, Any]:
-        """What a backbone is given beside tokens and positions: the tree, and a mask that keeps it from making its own."""
-        return {KEYWORD: self.tree(device), "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
+        """What a backbone is given beside tokens and positions."""
+        return attended_by(self.tree(device), device)
 
     def tree(self, device: torch.device) -> PrefixTree:
         """How attention runs on the row, as tensors on a device."""
@@ -223,27 +229,6 @@ def _mask(block: Block, dtype: torch.dtype, window: int | None) -> Tensor | None
 # ---------------------------------------------------------------------------------------------------- attention
 
 
-def install() -> None:
-    """Let transformers' SDPA attention run on shared rows too: where a backbone is called with a `prefix_tree`."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    if hasattr(plain, KEYWORD):
-        return
-
-    def sdpa_attention(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        tree: PrefixTree | None = kwargs.pop(KEYWORD, None)
-        if tree is None:
-            found: tuple[Tensor, Tensor | None] = plain(module, query, key, value, attention_mask, **kwargs)
-            return found
-        return tree_attention(query, key, value, tree, kwargs.get("scaling"), kwargs.get("sliding_window")), None
-
-    setattr(sdpa_attention, KEYWORD, True)
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention
-
-
 def tree_attention(
     query: Float[Tensor, "1 heads row size"],
     key: Float[Tensor, "1 kv_heads row size"],
@@ -258,6 +243,7 @@ def tree_attention(
         scaling: of the products of query and key; None for 1 / sqrt(size).
         window: tokens that a token attends to at most, itself included (sliding-window attention).
     """
+    query, key, value = as_computed(query, key, value)
     heads, size = query.shape[1], query.shape[3]
     flat_query, flat_key, flat_value = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))
     found = []

@@ -1,60 +1,20 @@
-"""The answers that are being written: rows of one cache that advance together by a token."""
+"""Answers that are being written through transformers' own cache: rows that grow together, padded on the left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from reinlm.errors import RunError
+from reinlm.rollouts.answers import Prompt, RunningAnswer, take_tokens
 from reinlm.rollouts.cache import Part, RowCache, assemble
-from reinlm.rollouts.protocol import Completion, Reason, Request
+from reinlm.rollouts.protocol import Reason
 from reinlm.rollouts.sampling import RowSampling, sample
-from reinlm.rollouts.stops import StopStrings
 
 Forward = Callable[[Tensor, Tensor, Tensor | None, RowCache], Tensor]
 """(input ids [R, T], positions [R, T], mask [R, columns] or None, cache) -> logits [R, V] of the last column."""
-
-
-@dataclass(slots=True)
-class RunningAnswer:
-    """One answer in flight."""
-
-    request: Request
-    limit: int
-    """Tokens at most: what was asked for, or what the context still holds."""
-    bound: Reason
-    """Which of the two: "length" or "context"."""
-    stops: frozenset[int]
-    strings: StopStrings | None
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        """Prompt and answer so far, in tokens."""
-        return len(self.request.token_ids) + len(self.tokens)
-
-    def take(self, token: int, logprob: float, version: int) -> Reason | None:
-        """Append a token; why the answer ends with it, or None."""
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
-        if token in self.stops or (self.strings is not None and self.strings.completed(self.tokens)):
-            return "stop"
-        return self.bound if len(self.tokens) >= self.limit else None
-
-    def completion(self, reason: Reason) -> Completion:
-        """The finished answer."""
-        columns = {
-            "rollout_logprobs": np.array(self.logprobs, np.float32),
-            "version": np.array(self.versions, np.int32),
-        }
-        return Completion(self.request.id, np.array(self.tokens, np.int32), columns, reason)
 
 
 @dataclass(frozen=True)
@@ -65,6 +25,109 @@ class Arrival:
     lines: Sequence[int]
     cache: RowCache
     logits: Tensor
+
+
+@dataclass(frozen=True)
+class _Prefilled:
+    """A prompt that is read, kept while samples of it still wait for room."""
+
+    prompt: Prompt
+    cache: RowCache
+    logits: Tensor
+
+
+class PaddedRows:
+    """Answers in flight, for models whose attention takes no rows of the engine's own; implements `reinlm.rollouts.answers.Rows`.
+
+    Args:
+        forward: the model's forward pass with a cache.
+        pad_id: the token that fills the left of shorter prompts.
+    """
+
+    def __init__(self, forward: Forward, device: torch.device, context_length: int | None, pad_id: int) -> None:
+        self._forward = forward
+        self._device = device
+        self._pad_id = pad_id
+        self._batch = Batch(device, context_length)
+        self._kept: _Prefilled | None = None
+
+    @property
+    def live(self) -> int:
+        """Answers being written."""
+        return self._batch.live
+
+    def known(self, prompt: Prompt) -> bool:
+        """Whether a prompt need not be read again."""
+        return self._kept is not None and self._kept.prompt == prompt
+
+    def cost(self, prompts: Sequence[Prompt]) -> int:
+        """Tokens, padding included, that reading these prompts takes."""
+        return len(prompts) * max(map(len, prompts))
+
+    def forget(self) -> None:
+        """The weights have changed: what waits is read anew."""
+        self._kept = None
+
+    def advance(self) -> None:
+        """Read the newest token of every row."""
+        self._batch.advance(self._forward)
+
+    def admit(self, arrivals: Sequence[tuple[Prompt, Sequence[RunningAnswer]]], waiting: bool) -> None:
+        """Read the prompts that are not known, and add rows; with `waiting`, more answers to the last prompt will come."""
+        joining = []
+        rows: list[RunningAnswer] = []
+        lines: list[int] = []
+        fresh: list[Prompt] = []
+        for prompt, taken in arrivals:
+            if self._kept is not None and self._kept.prompt == prompt:
+                joining.append(Arrival(taken, [0] * len(taken), self._kept.cache, self._kept.logits))
+            else:
+                rows += taken
+                lines += [len(fresh)] * len(taken)
+                fresh.append(prompt)
+        if fresh:
+            cache, logits = self._prefill(fresh, waiting)
+            joining.append(Arrival(rows, lines, cache, logits))
+        self._batch.extend(joining)
+
+    def choose(self, version: int) -> list[tuple[RunningAnswer, Reason]]:
+        """Sample a token for every row; the rows that ended with it."""
+        return self._batch.choose(version)
+
+    def drop(self, ids: set[str]) -> None:
+        """Drop the rows of these requests."""
+        self._batch.drop(ids)
+
+    def settle(self, queued: bool) -> None:
+        """Remove inactive rows where they are a quarter of the batch and nothing waits that would replace them anyway."""
+        if not queued:
+            self._kept = None  # what comes later is read anew, whatever was asked for before
+        inactive = len(self._batch) - self._batch.live
+        if not self._batch.live:
+            self._batch.clear()
+        elif not queued and 4 * inactive >= len(self._batch):
+            self._batch.compact()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept = None
+        self._batch.clear()
+
+    def _prefill(self, prompts: Sequence[Prompt], waiting: bool) -> tuple[RowCache, Tensor]:
+        """Read prompts in one batch, padded on the left; their cache and the logits of the first answer token."""
+        longest = max(len(prompt) for prompt in prompts)
+        pads = [longest - len(prompt) for prompt in prompts]
+        ids = [[self._pad_id] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
+        columns = torch.arange(longest, device=self._device)
+        positions = columns - torch.tensor(pads, device=self._device)[:, None]
+        mask = (positions >= 0).long() if any(pads) else None
+        cache = RowCache()
+        logits = self._forward(torch.tensor(ids, device=self._device), positions.clamp(min=0), mask, cache)
+        self._kept = None
+        if waiting:
+            line = torch.tensor([len(prompts) - 1], device=self._device)
+            self._kept = _Prefilled(prompts[-1], assemble([Part(cache, line, pads[-1])]), logits[-1:])
+        return cache, logits
 
 
 class Batch:
@@ -112,22 +175,12 @@ class Batch:
         """Sample a token for every row; the rows that ended with it. Waits for the device once."""
         chosen, scores = sample(self._logits, self._sampling, self._cache.width - self._firsts)
         self._tokens, self._logits = chosen, torch.empty(0)
-        tokens, logprobs = chosen.tolist(), scores.tolist()
-        ended: list[tuple[RunningAnswer, Reason]] = []
-        for index, row in enumerate(self._rows):
-            if row is None:
-                continue
-            logprob = logprobs[index]
-            if logprob != logprob:
-                raise RunError(
-                    f"the model's logits for request {row.request.id!r} are not finite at token {len(row.tokens)} "
-                    f"(policy version {version})",
-                    hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
-                )
-            reason = row.take(tokens[index], logprob, version)
-            if reason is not None:
-                ended.append((row, reason))
-                self._rows[index] = None
+        ended = []
+        for index, reason in take_tokens(self._rows, chosen, scores, version):
+            row = self._rows[index]
+            assert row is not None
+            ended.append((row, reason))
+            self._rows[index] = None
         self._count()
         return ended
 

@@ -6,31 +6,25 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError, RunError
+from reinlm.models.decoder import row_forward
+from reinlm.models.heads import split_head
 from reinlm.models.modules import training_mode
-from reinlm.rollouts.batch import Arrival, Batch, RunningAnswer
-from reinlm.rollouts.cache import Part, RowCache, assemble, check_supported
+from reinlm.rollouts.answers import Prompt, Rows, RunningAnswer
+from reinlm.rollouts.batch import PaddedRows
+from reinlm.rollouts.cache import RowCache, check_supported
 from reinlm.rollouts.driver import Driver
 from reinlm.rollouts.protocol import Capabilities, Completion, Reason, Request
+from reinlm.rollouts.slots import Slots
 from reinlm.rollouts.stops import StopStrings, TokenText
 
 _LENGTH: Reason = "length"
 _CONTEXT: Reason = "context"
-
-
-@dataclass(frozen=True)
-class _Prefilled:
-    """A prompt that is read, kept while samples of it still wait for room."""
-
-    prompt: tuple[int, ...]
-    cache: RowCache
-    logits: Tensor
 
 
 class HFEngine:
@@ -90,7 +84,6 @@ class HFEngine:
         self._context = context_length or limit
         if context_length is not None and limit is not None and context_length > limit:
             raise InputError(f"context_length {context_length} exceeds the model's {limit} positions")
-        self._pad_id = pad_id
         self._max_batch = max_batch
         self._prefill_tokens = prefill_tokens
         self._autocast_dtype = autocast_dtype
@@ -101,10 +94,9 @@ class HFEngine:
         self._strings: dict[tuple[str, ...], StopStrings] = {}
         self._version = 0
         self._asleep = False
-        self._queue: dict[tuple[int, ...], deque[RunningAnswer]] = {}
+        self._queue: dict[Prompt, deque[RunningAnswer]] = {}
         self._ids: set[str] = set()
-        self._kept: _Prefilled | None = None
-        self._batch = Batch(self._device, self._context)
+        self._rows: Rows = self._make_rows(pad_id)
         self._driver = Driver(self)
 
     @property
@@ -130,7 +122,7 @@ class HFEngine:
         """
         requests = list(requests)
         new: set[str] = set()
-        prompts: set[tuple[int, ...]] = set()
+        prompts: set[Prompt] = set()
         for request in requests:
             if request.id in self._ids or request.id in new:
                 raise InputError(
@@ -157,13 +149,13 @@ class HFEngine:
             return []
         try:
             with self._inference():
-                if self._batch.live:
-                    self._batch.advance(self._forward)
-                arrivals = self._admit()
+                if self._rows.live:
+                    self._rows.advance()
+                arrivals = self._arrivals()
                 if arrivals:
-                    self._batch.extend(arrivals)
-                ended = self._batch.choose(self._version)
-                self._tidy()
+                    self._rows.admit(arrivals, waiting=arrivals[-1][0] in self._queue)
+                ended = self._rows.choose(self._version)
+                self._rows.settle(bool(self._queue))
         except BaseException:
             self._reset()
             raise
@@ -181,27 +173,26 @@ class HFEngine:
             self._queue[prompt] = deque(row for row in waiting if row.request.id not in gone)
             if not self._queue[prompt]:
                 del self._queue[prompt]
-        self._batch.drop(gone)
         with torch.no_grad():
-            self._tidy()
+            self._rows.drop(gone)
+            self._rows.settle(bool(self._queue))
 
     def update(self, weights: Any, version: int) -> None:
         """Stamp later tokens with `version`; load `weights`, a state dict, unless they are shared (None)."""
         if weights is not None:
             self._model.load_state_dict(weights)
         self._version = version
-        self._kept = None  # read by older weights
+        self._rows.forget()
 
     def sleep(self) -> None:
         """Give the caches back. Raises RunError while answers are being written: they would be lost."""
-        if self._batch.live:
+        if self._rows.live:
             raise RunError(
-                f"the engine cannot sleep with {self._batch.live} answers being written",
+                f"the engine cannot sleep with {self._rows.live} answers being written",
                 hint="step until in_flight is 0, or abort them",
             )
         self._asleep = True
-        self._kept = None
-        self._batch.clear()
+        self._rows.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -212,8 +203,13 @@ class HFEngine:
     def _reset(self) -> None:
         self._queue.clear()
         self._ids.clear()
-        self._kept = None
-        self._batch.clear()
+        self._rows.clear()
+
+    def _make_rows(self, pad_id: int) -> Rows:
+        forward = row_forward(self._model)
+        if forward is None:
+            return PaddedRows(self._forward, self._device, self._context, pad_id)
+        return Slots(forward, split_head(self._model).logits, self._device)
 
     def _row(self, request: Request) -> RunningAnswer:
         sampling = request.sampling
@@ -245,62 +241,33 @@ class HFEngine:
                 hint="does the tokenizer belong to the model?",
             )
 
-    def _admit(self) -> list[Arrival]:
-        """Take waiting rows, all samples of a prompt before the next prompt, and read the prompts that are new."""
-        room = self._max_batch - self._batch.live
+    def _arrivals(self) -> list[tuple[Prompt, list[RunningAnswer]]]:
+        """Waiting rows that there is room for, all samples of a prompt before the next prompt."""
+        room = self._max_batch - self._rows.live
         queued = sum(len(waiting) for waiting in self._queue.values())
-        # Joining copies the whole cache, so a full batch waits until an eighth of it is free.
+        # Reading a prompt alone costs nearly what reading several does, so a full batch waits until an eighth of it is free.
         if not queued or room < min(queued, max(1, self._max_batch // 8)):
             return []
-        arrivals = []
-        fresh: list[tuple[int, ...]] = []
-        rows: list[RunningAnswer] = []
-        lines: list[int] = []
-        longest = 0
+        arrivals: list[tuple[Prompt, list[RunningAnswer]]] = []
+        fresh: list[Prompt] = []
         for prompt in list(self._queue):
             if not room:
                 break
-            kept = self._kept
-            if kept is not None and kept.prompt == prompt:
-                taken = self._take(prompt, room)
-                arrivals.append(Arrival(taken, [0] * len(taken), kept.cache, kept.logits))
-            else:
-                longest = max(longest, len(prompt))
-                if fresh and (len(fresh) + 1) * longest > self._prefill_tokens:
+            if not self._rows.known(prompt):
+                if fresh and self._rows.cost([*fresh, prompt]) > self._prefill_tokens:
                     break
-                taken = self._take(prompt, room)
-                rows += taken
-                lines += [len(fresh)] * len(taken)
                 fresh.append(prompt)
+            taken = self._take(prompt, room)
+            arrivals.append((prompt, taken))
             room -= len(taken)
-        if fresh:
-            cache, logits = self._prefill(fresh)
-            arrivals.append(Arrival(rows, lines, cache, logits))
         return arrivals
 
-    def _take(self, prompt: tuple[int, ...], room: int) -> list[RunningAnswer]:
+    def _take(self, prompt: Prompt, room: int) -> list[RunningAnswer]:
         waiting = self._queue[prompt]
         taken = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if not waiting:
             del self._queue[prompt]
         return taken
-
-    def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> tuple[RowCache, Tensor]:
-        """Read prompts in one batch, padded on the left; their cache and the logits of the first answer token."""
-        longest = max(len(prompt) for prompt in prompts)
-        pads = [longest - len(prompt) for prompt in prompts]
-        ids = [[self._pad_id] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
-        columns = torch.arange(longest, device=self._device)
-        positions = columns - torch.tensor(pads, device=self._device)[:, None]
-        mask = (positions >= 0).long() if any(pads) else None
-        cache = RowCache()
-        logits = self._forward(torch.tensor(ids, device=self._device), positions.clamp(min=0), mask, cache)
-        if prompts[-1] in self._queue:  # room ran out between its samples
-            line = torch.tensor([len(prompts) - 1], device=self._device)
-            self._kept = _Prefilled(prompts[-1], assemble([Part(cache, line, pads[-1])]), logits[-1:])
-        else:
-            self._kept = None
-        return cache, logits
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: RowCache) -> Tensor:
         output = self._model(
@@ -314,16 +281,6 @@ class HFEngine:
         )
         logits: Tensor = output.logits[:, -1]
         return logits
-
-    def _tidy(self) -> None:
-        """Remove inactive rows where they are a quarter of the batch and nothing waits that would replace them anyway."""
-        if not self._queue:
-            self._kept = None  # what comes later is read anew, whatever was asked for before
-        inactive = len(self._batch) - self._batch.live
-        if not self._batch.live:
-            self._batch.clear()
-        elif not self._queue and 4 * inactive >= len(self._batch):
-            self._batch.compact()
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:

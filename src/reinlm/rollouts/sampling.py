@@ -27,12 +27,15 @@ CHUNK = 1 << 23
 """Entries of [rows, V] that are worked on at once: 64 MiB in float64."""
 
 
+_PER_ROW = ("keys", "temperature", "top_p", "top_k", "greedy")
+
+
 @dataclass(frozen=True)
 class RowSampling:
     """The sampling settings of every row, as tensors of shape [R] on the model's device.
 
     Greedy rows stand here with temperature 1 and nothing truncated: that is the distribution whose log-probability they
-    report. The three flags let a step skip work that no row asks for.
+    report. The three flags let a step skip work that no row asks for; they may stay true once such a row has left.
     """
 
     keys: Int[Tensor, " rows"]
@@ -62,11 +65,25 @@ class RowSampling:
             any_truncated=any(p < 1 for p in top_p) or any(top_k),
         )
 
+    def join(self, more: RowSampling) -> RowSampling:
+        """These rows, and then those."""
+        tensors = {name: torch.cat([getattr(self, name), getattr(more, name)]) for name in _PER_ROW}
+        return replace(
+            self,
+            **tensors,
+            any_greedy=self.any_greedy or more.any_greedy,
+            any_sampled=self.any_sampled or more.any_sampled,
+            any_truncated=self.any_truncated or more.any_truncated,
+        )
+
+    def pick(self, rows: Int[Tensor, " chosen"]) -> RowSampling:
+        """Some of the rows, in the order given."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _PER_ROW})
+
     def split(self, size: int) -> list[RowSampling]:
         """The same settings in stretches of `size` rows."""
-        names = ("keys", "temperature", "top_p", "top_k", "greedy")
-        parts = zip(*(getattr(self, name).split(size) for name in names), strict=True)
-        return [replace(self, **dict(zip(names, part, strict=True))) for part in parts]
+        parts = zip(*(getattr(self, name).split(size) for name in _PER_ROW), strict=True)
+        return [replace(self, **dict(zip(_PER_ROW, part, strict=True))) for part in parts]
 
 
 def noise_key(seed: int, request_id: str) -> int:

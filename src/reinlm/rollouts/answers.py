@@ -1,0 +1,119 @@
+"""One answer in flight, and the tokens that a step chose for many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from reinlm.errors import RunError
+from reinlm.rollouts.protocol import Completion, Reason, Request
+from reinlm.rollouts.stops import StopStrings
+
+Prompt = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RunningAnswer:
+    """One answer in flight."""
+
+    request: Request
+    limit: int
+    """Tokens at most: what was asked for, or what the context still holds."""
+    bound: Reason
+    """Which of the two: "length" or "context"."""
+    stops: frozenset[int]
+    strings: StopStrings | None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Prompt and answer so far, in tokens."""
+        return len(self.request.token_ids) + len(self.tokens)
+
+    def take(self, token: int, logprob: float, version: int) -> Reason | None:
+        """Append a token; why the answer ends with it, or None."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if token in self.stops or (self.strings is not None and self.strings.completed(self.tokens)):
+            return "stop"
+        return self.bound if len(self.tokens) >= self.limit else None
+
+    def completion(self, reason: Reason) -> Completion:
+        """The finished answer."""
+        columns = {
+            "rollout_logprobs": np.array(self.logprobs, np.float32),
+            "version": np.array(self.versions, np.int32),
+        }
+        return Completion(self.request.id, np.array(self.tokens, np.int32), columns, reason)
+
+
+class Rows(Protocol):
+    """Answers in flight, and the model that writes them."""
+
+    @property
+    def live(self) -> int:
+        """Answers being written."""
+
+    def known(self, prompt: Prompt) -> bool:
+        """Whether a prompt need not be read again."""
+
+    def cost(self, prompts: Sequence[Prompt]) -> int:
+        """Tokens, padding included, that reading these prompts takes."""
+
+    def advance(self) -> None:
+        """Read the newest token of every row, so that the logits for the next one stand ready."""
+
+    def admit(self, arrivals: Sequence[tuple[Prompt, Sequence[RunningAnswer]]], waiting: bool) -> None:
+        """Read the prompts that are not known, and add rows; with `waiting`, more answers to the last prompt will come.
+        Between `advance` and `choose`."""
+
+    def choose(self, version: int) -> list[tuple[RunningAnswer, Reason]]:
+        """Sample a token for every row; the rows that ended with it."""
+
+    def drop(self, ids: set[str]) -> None:
+        """Drop the rows of these requests."""
+
+    def settle(self, queued: bool) -> None:
+        """After a step: give back what is not needed."""
+
+    def forget(self) -> None:
+        """The weights have changed: prompts that were read before are read anew for answers that come later."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+
+def take_tokens(
+    rows: Sequence[RunningAnswer | None], tokens: Tensor, logprobs: Tensor, version: int
+) -> list[tuple[int, Reason]]:
+    """Append a token to every row; the rows that ended with it, and why. Waits for the device once.
+
+    Args:
+        rows: None is passed over.
+        tokens: [R] int64.
+        logprobs: [R] of those tokens.
+
+    Raises:
+        RunError: a log-probability is not a number.
+    """
+    ended: list[tuple[int, Reason]] = []
+    for index, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+        if row is None:
+            continue
+        if logprob != logprob:
+            raise RunError(
+                f"the model's logits for request {row.request.id!r} are not finite at token {len(row.tokens)} "
+                f"(policy version {version})",
+                hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
+            )
+        reason = row.take(token, logprob, version)
+        if reason is not None:
+            ended.append((index, reason))
+    return ended
