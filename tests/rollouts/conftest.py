@@ -36,16 +36,30 @@ def _config(shape: str, **changes: object) -> PreTrainedConfig:
 def make_model() -> ModelMaker:
     """Builds a model of a shape (qwen3, llama, gpt2, mistral with a sliding window), in evaluation mode."""
 
-    def make(shape: str = "qwen3", **changes: object) -> PreTrainedModel:
+    def make(shape: str = "qwen3", attention: str = "sdpa", **changes: object) -> PreTrainedModel:
         torch.manual_seed(7)
-        return AutoModelForCausalLM.from_config(_config(shape, **changes)).eval()
+        return AutoModelForCausalLM.from_config(_config(shape, **changes), attn_implementation=attention).eval()
 
     return make
 
 
 @pytest.fixture
-def model(make_model: ModelMaker) -> PreTrainedModel:
-    """A fresh Qwen3 shape."""
+def transformers_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines use the cache of transformers, as for models whose attention takes no other."""
+    monkeypatch.setattr("reinlm.rollouts.hf_engine.row_forward", lambda _: None)
+
+
+@pytest.fixture(params=["prompts copied", "prompts shared", "transformers' cache"])
+def every_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs with each way of keeping keys and values."""
+    if request.param == "transformers' cache":
+        request.getfixturevalue("transformers_cache")
+    monkeypatch.setattr("reinlm.rollouts.slots.SHARED_FROM", 2 if request.param == "prompts shared" else 1000)
+
+
+@pytest.fixture
+def model(every_cache: None, make_model: ModelMaker) -> PreTrainedModel:
+    """A fresh Qwen3 shape, tried with every cache."""
     return make_model()
 
 

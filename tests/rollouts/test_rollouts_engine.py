@@ -18,10 +18,12 @@ from transformers import (
 )
 
 from reinlm.errors import InputError, RunError
+from reinlm.rollouts.batch import PaddedRows
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
 from reinlm.rollouts.sampling import noise_key, uniform
+from reinlm.rollouts.slots import Slots
 
 SHAPES = ["qwen3", "llama", "gpt2", "mistral"]
 GREEDY = Sampling(max_new_tokens=20, temperature=0.0)
@@ -44,6 +46,7 @@ def full_logprobs(
     return table[torch.arange(len(answer)), torch.tensor(answer)].tolist()
 
 
+@pytest.mark.usefixtures("every_cache")
 @pytest.mark.parametrize("max_batch", [2, 256])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_equals_generate_token_for_token(
@@ -78,6 +81,7 @@ def test_greedy_stops_where_generate_stops(model: Any, engine: HFEngine) -> None
         ends.add(answer.reason)
 
 
+@pytest.mark.usefixtures("every_cache")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logprobs_equal_those_of_a_full_forward(
     shape: str, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
@@ -155,25 +159,32 @@ def test_seeds_and_samples_differ(engine: HFEngine) -> None:
         assert len(answers) == 3
 
 
-def prefilled(model: PreTrainedModel) -> list[tuple[int, int]]:
-    """The shapes of inputs that the model will read, filled as it does."""
-    shapes: list[tuple[int, int]] = []
+def watched(engine: HFEngine) -> list[tuple[int, int]]:
+    """The passes that the engine will make, filled as it does: (prompts, longest) where it reads, (answers, 1) where it writes."""
+    passes: list[tuple[int, int]] = []
+    rows = engine._rows
+    advance, admit = rows.advance, rows.admit
 
-    def note(_module: object, _args: object, kwargs: dict[str, torch.Tensor]) -> None:
+    def advancing() -> None:
         assert not torch.is_grad_enabled()
-        rows, length = kwargs["input_ids"].shape
-        shapes.append((rows, length))
+        passes.append((rows.live, 1))
+        advance()
 
-    model.register_forward_pre_hook(note, with_kwargs=True)
-    return shapes
+    def admitting(arrivals: Any, waiting: bool) -> None:
+        if fresh := [prompt for prompt, _ in arrivals if not rows.known(prompt)]:
+            passes.append((len(fresh), max(map(len, fresh))))
+        admit(arrivals, waiting)
+
+    vars(rows).update(advance=advancing, admit=admitting)
+    return passes
 
 
 @pytest.mark.parametrize("max_batch", [3, 64])
 def test_samples_of_a_prompt_share_one_prefill(
     max_batch: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    shapes = prefilled(model)
     engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=max_batch)
+    shapes = watched(engine)
     prompts = [prompt for prompt in RAGGED if len(prompt) > 1]
     run(engine, requests(Sampling(max_new_tokens=4), prompts=prompts, samples=8))
     assert sum(rows for rows, length in shapes if length > 1) == len(prompts)
@@ -181,11 +192,16 @@ def test_samples_of_a_prompt_share_one_prefill(
 
 
 def test_prefill_reads_no_more_tokens_than_allowed(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    shapes = prefilled(model)
-    run(HFEngine(model, tokenizer, pad_id=PAD, prefill_tokens=8), requests(Sampling(max_new_tokens=4)))
+    """Padding counts where there is any: in one row the prompts of 2 and 5 tokens are read together."""
+    engine = HFEngine(model, tokenizer, pad_id=PAD, prefill_tokens=8)
+    shapes = watched(engine)
+    run(engine, requests(Sampling(max_new_tokens=4)))
     reads = [(rows, length) for rows, length in shapes if length > 1]
-    assert all(rows * length <= 8 or rows == 1 for rows, length in reads)
-    assert len(reads) == 5
+    if isinstance(engine._rows, PaddedRows):
+        assert all(rows * length <= 8 or rows == 1 for rows, length in reads)
+        assert len(reads) == 5
+    else:
+        assert reads == [(2, 3), (1, 7), (2, 5), (1, 4)]
 
 
 def test_token_k_is_the_inverse_cdf_of_noise_k(model: PreTrainedModel, engine: HFEngine) -> None:
@@ -201,12 +217,14 @@ def test_token_k_is_the_inverse_cdf_of_noise_k(model: PreTrainedModel, engine: H
             assert cumulative[k, token - 1] - 1e-5 <= noise <= cumulative[k, token] + 1e-5
 
 
+@pytest.mark.usefixtures("transformers_cache")
 @pytest.mark.parametrize("max_batch", [2, 4])
 def test_columns_that_only_a_finished_prompt_needed_are_shed(
-    max_batch: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    max_batch: int, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     """Of one long prompt and three samples of a short one; two rows: the short prompt waits beside the long one."""
     widths: list[int] = []
+    model = make_model()
     model.register_forward_hook(
         lambda _module, _args, kwargs, _out: widths.append(kwargs["past_key_values"].get_seq_length()), with_kwargs=True
     )
@@ -218,8 +236,8 @@ def test_columns_that_only_a_finished_prompt_needed_are_shed(
 
 
 def test_a_full_batch_waits_for_an_eighth_of_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    shapes = prefilled(model)
     engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=16)
+    shapes = watched(engine)
     engine.submit(
         Request(str(i), (5, 6, 7 + i), Sampling(max_new_tokens=3 + i % 16, temperature=2.0)) for i in range(40)
     )
@@ -231,8 +249,8 @@ def test_a_full_batch_waits_for_an_eighth_of_room(model: PreTrainedModel, tokeni
 
 
 def test_finished_rows_leave_the_batch(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    shapes = prefilled(model)
     engine = HFEngine(model, tokenizer, pad_id=PAD)
+    shapes = watched(engine)
     lengths = [2, 2, 2, 2, 9, 9, 9, 9]
     engine.submit(
         Request(str(i), (5, 6, 7), Sampling(max_new_tokens=length, temperature=2.0)) for i, length in enumerate(lengths)
@@ -269,6 +287,7 @@ def test_stop_strings_end_after_the_token_that_completes_them(
     assert 3 < stopped < len(free)
 
 
+@pytest.mark.usefixtures("every_cache")
 @pytest.mark.parametrize("shape", ["qwen3", "gpt2"])
 def test_an_answer_ends_where_the_context_is_full(
     shape: str, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
@@ -295,8 +314,8 @@ def test_a_prompt_is_read_anew_once_nothing_waits_for_it(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     """Else what a batch holds would depend on what was asked for before it."""
-    shapes = prefilled(model)
     engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=1)
+    shapes = watched(engine)
     for _ in range(2):
         run(engine, requests(Sampling(max_new_tokens=2), prompts=[(5, 6, 7)], samples=2))
     assert [length for _, length in shapes if length > 1] == [3, 3]
@@ -394,6 +413,16 @@ def test_limits_out_of_range_are_refused(
         HFEngine(model, tokenizer, pad_id=PAD, **changes)
 
 
+def test_a_model_whose_attention_takes_no_rows_is_sampled_from_with_transformers_cache(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    eager, sdpa = (HFEngine(make_model(attention=name), tokenizer, pad_id=PAD) for name in ("eager", "sdpa"))
+    assert isinstance(eager._rows, PaddedRows)
+    assert isinstance(sdpa._rows, Slots)
+    expected, found = (run(engine, requests(OK)) for engine in (eager, sdpa))
+    assert {name: ids(x) for name, x in found.items()} == {name: ids(x) for name, x in expected.items()}
+
+
 def test_models_with_other_state_than_keys_and_values_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     small: Any = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
     linear = Qwen3NextConfig(
@@ -461,7 +490,7 @@ def test_an_interrupted_step_leaves_an_engine_that_works(model: PreTrainedModel,
     def interrupt(*_args: object) -> None:
         raise KeyboardInterrupt
 
-    handle = model.model.layers[1].register_forward_hook(interrupt)
+    handle = model.model.layers[1].mlp.register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     handle.remove()
@@ -471,14 +500,15 @@ def test_an_interrupted_step_leaves_an_engine_that_works(model: PreTrainedModel,
 
 def test_autocast_runs_the_model_in_the_asked_type(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     seen = set()
-    model.lm_head.register_forward_hook(lambda _module, _args, output: seen.add(output.dtype))
     engine = HFEngine(model, tokenizer, pad_id=PAD, autocast_dtype=torch.bfloat16)
+    model.lm_head.register_forward_hook(lambda _module, _args, output: seen.add(output.dtype))
     done = run(engine, requests(Sampling(max_new_tokens=4)))
     assert seen == {torch.bfloat16}
     answer: Completion = done["0/0"]
     assert logprobs(answer) == pytest.approx(full_logprobs(model, RAGGED[0], ids(answer), 1.0), abs=0.5)
 
 
+@pytest.mark.usefixtures("every_cache")
 def test_an_adapter_around_the_model_is_sampled_from(
     make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
 ) -> None:

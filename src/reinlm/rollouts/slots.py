@@ -304,6 +304,8 @@ class Grid:
     places: Tensor
     """[n] where each row stands among them; 0 for a row without a shared prompt."""
     prompts: int
+    without: Tensor | None
+    """[n, 1, 1, 1] whether a row has no shared prompt; None where all have one."""
 
     @classmethod
     def of(cls, lines: Sequence[int], prompts: int, device: torch.device) -> Grid:
@@ -319,7 +321,10 @@ class Grid:
             for number, row in enumerate(rows):
                 places[row] = line * most + number
                 grid[line * most + number] = row
-        return cls(torch.tensor(grid, device=device), torch.tensor(places, device=device), prompts)
+        without = None
+        if -1 in lines:
+            without = torch.tensor([line < 0 for line in lines], device=device)[:, None, None, None]
+        return cls(torch.tensor(grid, device=device), torch.tensor(places, device=device), prompts, without)
 
     def spread(self, states: Tensor) -> Tensor:
         """[n, K, G, X] -> [P, K, M · G, X]: the rows of each prompt side by side."""
@@ -382,6 +387,8 @@ class Reading:
         scores = scores * (asked.shape[-1] ** -0.5 if scaling is None else scaling) + mask
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
         of_prompt = grid.gather(grid.spread(weights[..., :size]) @ prompt_values, group)
+        if grid.without is not None:
+            of_prompt = of_prompt.masked_fill(grid.without, 0.0)
         return of_prompt + weights[..., size:] @ values
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
