@@ -22,6 +22,9 @@ import shape_checks
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network: a name that is nowhere is refused without retries
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # processes that tests start are not measured: it slows their start
+
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
 SHAPES = ("Float", "Int", "Bool", "Shaped")
 
@@ -70,18 +73,16 @@ def registers() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Coverage is measured in tests that are not marked `no_cover`, and in the processes that they start."""
+    """Coverage is measured in tests that are not marked `no_cover`."""
     measured = coverage.Coverage.current()
     if measured is None or item.get_closest_marker("no_cover") is None:
         return (yield)
     measured.stop()
-    of_processes = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     try:
         return (yield)
     finally:
-        if of_processes is not None:
-            os.environ["COVERAGE_PROCESS_CONFIG"] = of_processes
-        measured.start()
+        measured.start()  # which sets it again
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
