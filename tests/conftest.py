@@ -22,6 +22,9 @@ import shape_checks
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network: a name that is nowhere is refused without retries
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # processes that tests start are not measured: it slows their start
+
 CHECK_SHAPES = "MUTANT_UNDER_TEST" not in os.environ  # mutation tests ask whether the tests notice, not the annotations
 SHAPES = ("Float", "Int", "Bool", "Shaped")
 
@@ -36,6 +39,7 @@ if CHECK_SHAPES:
                 importlib.import_module(_module.name)
 
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # no test cuts the power, and files are made by the thousand
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 EXAMPLES = 30 if CHECK_SHAPES else 10
 settings.register_profile("reinlm", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES)
@@ -70,18 +74,16 @@ def registers() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Coverage is measured in tests that are not marked `no_cover`, and in the processes that they start."""
+    """Coverage is measured in tests that are not marked `no_cover`."""
     measured = coverage.Coverage.current()
     if measured is None or item.get_closest_marker("no_cover") is None:
         return (yield)
     measured.stop()
-    of_processes = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     try:
         return (yield)
     finally:
-        if of_processes is not None:
-            os.environ["COVERAGE_PROCESS_CONFIG"] = of_processes
-        measured.start()
+        measured.start()  # which sets it again
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

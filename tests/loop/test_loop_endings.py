@@ -100,7 +100,7 @@ def test_a_report_is_left_behind_however_a_run_ends(reason: str, tmp_path: Path)
 def test_a_reward_that_raises_leaves_the_steps_before_it_a_summary_and_a_report(tmp_path: Path) -> None:
     seen = Recorder()
     options: dict[str, Any] = {"training": {"steps": 5, "replay": {"groups": 1}}}
-    options["reward"] = {"functions": failing, "time_limit": None}
+    options["reward"] = {"functions": failing, "time_limit": None, "retry_delay": 0.01}
     down.add("server")
     with pytest.raises(reinlm.RunError, match="gone away"):
         rl(tmp_path / "run", [Smoothed(), Started(), seen], **options)

@@ -215,7 +215,7 @@ def test_a_model_from_scratch_learns_the_rules_of_verse(place: Path) -> None:
     command_line("rl", "recipes/couplets/rl.yaml", "-q", "evaluation.samples=4")
     summary = json.loads(Path("runs/couplets/rl/summary.json").read_text())
     before, after = (
-        {name: summary[when][f"eval/held_out/rewards/{name}"] for name in BOUNDS} for when in ("before", "after")
+        {name: summary[when][f"held_out/rewards/{name}"] for name in BOUNDS} for when in ("before", "after")
     )
     for name, (start, end) in BOUNDS.items():
         assert before[name] < start < end < after[name], (name, before, after)

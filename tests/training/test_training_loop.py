@@ -244,13 +244,13 @@ def test_a_resumed_run_needs_the_model_that_it_started_from(tmp_path: Path) -> N
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
 
-def _stops_after(step: int) -> Any:
+def _stops_after(step: int) -> dict[str, Any]:
     def stops(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
         if trainer_state.global_step >= step:
             raise RuntimeError("stop here")
         return even(completions)
 
-    return stops
+    return {"functions": stops, "retry_delay": 0.01}
 
 
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path) -> None:
