@@ -41,6 +41,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, count, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,9 +142,9 @@ def random_model(row: Row, seed: int) -> PreTrainedModel:
 
 
 def alphabet(row: Row) -> str:
-    """A character for each token but padding and EOS."""
-    first = ord("0") if row.vocabulary <= 70 else 0x4E00
-    return "".join(chr(first + number) for number in range(row.vocabulary - 2))
+    """A character for each token but padding and EOS: those of ASCII from the digits on, then ideographs."""
+    codes = chain(range(ord("0"), 127), count(0x4E00))
+    return "".join(map(chr, islice(codes, row.vocabulary - 2)))
 
 
 def random_prompts(row: Row, seed: int) -> list[str]:
@@ -290,25 +291,25 @@ def trl_trainer(
 
 
 def measure_steps(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
-    model, count = random_model(row, arguments.seed), arguments.turns + arguments.warmup
-    ours = our_steps(row, copy.deepcopy(model), arguments.seed, count, GRPO, {}, {})
+    model, steps = random_model(row, arguments.seed), arguments.turns + arguments.warmup
+    ours = our_steps(row, copy.deepcopy(model), arguments.seed, steps, GRPO, {}, {})
     with tempfile.TemporaryDirectory() as folder, ours as step:
         turns = Alternating(step)
-        trl_trainer(row, model, arguments.seed, count, folder, arguments.trl, turns).train()
+        trl_trainer(row, model, arguments.seed, steps, folder, arguments.trl, turns).train()
     return compared(row.name, turns.theirs[arguments.warmup :], turns.ours[arguments.warmup :], asdict(row))
 
 
 def measure_ppo(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    row, count = RAGGED, arguments.turns + arguments.warmup
+    row, steps = RAGGED, arguments.turns + arguments.warmup
     for name, (algorithm, training, sections) in PPO.items():
         model = random_model(row, arguments.seed)
         given = ((GRPO, {}, {}), (algorithm, training, sections))
         with contextlib.ExitStack() as stack:
             grpo, ppo = (
-                stack.enter_context(our_steps(row, copy.deepcopy(model), arguments.seed, count, *settings))
+                stack.enter_context(our_steps(row, copy.deepcopy(model), arguments.seed, steps, *settings))
                 for settings in given
             )
-            turns = [(grpo(), ppo()) for _ in range(count)][arguments.warmup :]
+            turns = [(grpo(), ppo()) for _ in range(steps)][arguments.warmup :]
         yield compared(name, [ppo for _, ppo in turns], [grpo for grpo, _ in turns], asdict(row))
 
 
@@ -368,7 +369,8 @@ def our_logprobs(model: PreTrainedModel, ids: torch.Tensor) -> Callable[[], torc
 
 def trl_logprobs(model: PreTrainedModel, ids: torch.Tensor) -> Callable[[], torch.Tensor]:
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    trainer: Any = SimpleNamespace(accelerator=SimpleNamespace(autocast=contextlib.nullcontext))
+    one_process = SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=True)
+    trainer: Any = SimpleNamespace(accelerator=one_process)
     mask, scored, method = torch.ones_like(ids), ids.shape[1] - 1, trl.GRPOTrainer._get_per_token_logps_and_entropies
     return lambda: method(trainer, model, ids, mask, scored, compute_entropy=True)[0]
 
