@@ -15,9 +15,10 @@ optimizer step for each batch, at a learning rate of 1e-15, which changes no wei
 `_generate_and_score_completions`. Answers end at the EOS token, one of the vocabulary: with 64 tokens they are ragged. Exit
 status 1 where the two sides' answers are not of the same mean length within a fifth.
 
-TRL's settings are those that were the fastest on the CPU: all answers in one micro-batch; no gradient checkpointing, autocast,
-logging or pass for old log-probabilities; `generate` with its dynamic cache; the fused AdamW. `--trl` changes them:
-`--trl '{"use_transformers_continuous_batching": true}'`, `--trl '{"torch_compile": true}' --warmup 3`.
+TRL's settings are those that were the fastest on the CPU: micro-batches of 16 answers, but all 64 at once where answers are short
+(`--micro-batch`; in the row `wide` all at once take twice as long); no gradient checkpointing, autocast, logging or pass for old log-probabilities; `generate` with its dynamic cache;
+the fused AdamW. `--trl` changes them: its static cache, its continuous batching and `torch_compile` were no faster, as in
+`--trl '{"use_transformers_continuous_batching": true}'`. reinlm's settings are its defaults.
 
 Of the memory step, TRL's side is what its loss calls: the fused head of its `GRPOTrainer`, which works on 4,096 tokens by 32,768
 entries of the vocabulary at a time, through `_get_per_token_logps_and_entropies`. Both sides compute the entropy too, as in
@@ -97,12 +98,14 @@ class Row:
     """Tokens of an answer at most."""
     answers: int = 64
     group: int = 8
+    micro_batch: int = 16
+    """Answers in one of TRL's micro-batches: of 64, 16 and 8 the fastest."""
 
 
 RAGGED = Row("ragged")
 ROWS = (
     RAGGED,
-    Row("short", answer=32),
+    Row("short", answer=32, micro_batch=64),
     Row("wide", hidden=512, layers=8, heads=8, kv_heads=4, inner=1536, vocabulary=8192, prompt=64, answer=64),
     Row("long_prompts", prompt=256, answer=64),
 )
@@ -252,14 +255,15 @@ class Alternating(TrainerCallback):
 
 
 def trl_trainer(
-    row: Row, model: PreTrainedModel, seed: int, steps: int, folder: str, options: Mapping[str, Any], callback: Any
+    row: Row, model: PreTrainedModel, folder: str, steps: int, arguments: argparse.Namespace, callback: Alternating
 ) -> TimedGRPOTrainer:
+    micro_batch = arguments.micro_batch or row.micro_batch
     config = {
         "output_dir": folder,
         "max_steps": steps,
         "num_generations": row.group,
-        "per_device_train_batch_size": row.answers,
-        "gradient_accumulation_steps": 1,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": row.answers // micro_batch,
         "max_completion_length": row.answer,
         "learning_rate": LEARNING_RATE,
         "lr_scheduler_type": "constant",
@@ -275,13 +279,13 @@ def trl_trainer(
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
-        "seed": seed,
+        "seed": arguments.seed,
     }
     trainer = TimedGRPOTrainer(
         model,
         odd_characters,
-        trl.GRPOConfig(**{**config, **options}),
-        Dataset.from_dict({"prompt": random_prompts(row, seed)}),
+        trl.GRPOConfig(**{**config, **arguments.trl}),
+        Dataset.from_dict({"prompt": random_prompts(row, arguments.seed)}),
         processing_class=character_tokenizer(alphabet(row)),
         callbacks=[callback],
     )
@@ -295,7 +299,7 @@ def measure_steps(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
     ours = our_steps(row, copy.deepcopy(model), arguments.seed, steps, GRPO, {}, {})
     with tempfile.TemporaryDirectory() as folder, ours as step:
         turns = Alternating(step)
-        trl_trainer(row, model, arguments.seed, steps, folder, arguments.trl, turns).train()
+        trl_trainer(row, model, folder, steps, arguments, turns).train()
     return compared(row.name, turns.theirs[arguments.warmup :], turns.ours[arguments.warmup :], asdict(row))
 
 
@@ -471,6 +475,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=1, help="turns of each side that are not counted")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--micro-batch", type=int, choices=(8, 16, 32, 64), help="answers in one of TRL's")
     parser.add_argument("--trl", type=json.loads, default={}, metavar="JSON", help="further values of GRPOConfig")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the table there too")
     parser.add_argument("--peak-of", choices=tuple(SIDES), help=argparse.SUPPRESS)
@@ -484,6 +489,7 @@ def main() -> None:
         return
     about: dict[str, Any] = {module.__name__: module.__version__ for module in (reinlm, trl, transformers, torch)}
     about |= {name: getattr(arguments, name) for name in ("work", "turns", "threads", "seed")}
+    about |= {"micro_batch": arguments.micro_batch} if arguments.micro_batch else {}
     about |= {"options": arguments.trl} if arguments.trl else {}
     print(", ".join(f"{name} {value}" for name, value in about.items()), end="\n\n")
     rows = measure(arguments)
