@@ -16,9 +16,10 @@ optimizer step for each batch, at a learning rate of 1e-15, which changes no wei
 status 1 where the two sides' answers are not of the same mean length within a fifth.
 
 TRL's settings are those that were the fastest on the CPU: micro-batches of 16 answers, but all 64 at once where answers are short
-(`--micro-batch`; in the row `wide` all at once take twice as long); no gradient checkpointing, autocast, logging or pass for old log-probabilities; `generate` with its dynamic cache;
-the fused AdamW. `--trl` changes them: its static cache, its continuous batching and `torch_compile` were no faster, as in
-`--trl '{"use_transformers_continuous_batching": true}'`. reinlm's settings are its defaults.
+(`--micro-batch`; all at once take twice as long in the row `wide`); no gradient checkpointing, autocast, logging or pass for old
+log-probabilities; `generate` with its dynamic cache; the fused AdamW. `--trl` changes them: its static cache, its continuous
+batching and `torch_compile` were no faster, as in `--trl '{"use_transformers_continuous_batching": true}'`. reinlm's settings are
+its defaults.
 
 Of the memory step, TRL's side is what its loss calls: the fused head of its `GRPOTrainer`, which works on 4,096 tokens by 32,768
 entries of the vocabulary at a time, through `_get_per_token_logps_and_entropies`. Both sides compute the entropy too, as in
