@@ -101,7 +101,8 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "prompt": ("prompts",),
     },
     "bench": {
-        name: ("rollout", name) for name in ("prompt_tokens", "max_new_tokens", "group_size", "batch_size", "ignore_eos")
+        name: ("rollout", name)
+        for name in ("prompt_tokens", "max_new_tokens", "group_size", "batch_size", "ignore_eos")
     },
 }
 """verb -> keyword that stands for a key inside a section -> that key. A flag of the command line has the same name."""

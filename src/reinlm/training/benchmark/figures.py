@@ -43,7 +43,7 @@ FIGURES: Mapping[str, Figure] = {
     "training/flops": Figure("operations", "What the update needs: twice the entries of the matrices for every token "
                              "forward, four times backward, the head where a token is scored, and attention."),
     "memory/peak": Figure(
-        "bytes", "At most over the steps: on the CPU of the process, Python and torch included; on a GPU of tensors."
+        "bytes", "At most over the steps, less what was held before the model: of the process on the CPU, of tensors on a GPU."
     ),
     "memory/needed": Figure(
         "bytes", "Estimate: weights, gradients, AdamW's moments, reference, critic, and the larger of cache and activations."

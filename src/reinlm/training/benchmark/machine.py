@@ -153,8 +153,14 @@ def peak_memory(device: torch.device) -> int:
     """Bytes at most since `forget_peak`: of a GPU what tensors took, else what the whole process took of main memory."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    for line in _lines("/proc/self/status"):
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return _of_process("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def memory_held(device: torch.device) -> int:
+    """Bytes that `peak_memory` counts as it is: those of a GPU's tensors, or of the process (0 where the system does not say)."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else _of_process("VmRSS")
+
+
+def _of_process(name: str) -> int:
+    return next((int(line.split()[1]) * 1024 for line in _lines("/proc/self/status") if line.startswith(f"{name}:")), 0)

@@ -15,8 +15,10 @@ from reinlm.training.benchmark.config import BenchConfig
 from reinlm.training.benchmark.work import ModelWork
 
 GIB = 2**30
-KEPT = 14
-"""Values as wide as the model that a layer keeps of a token for the backward pass, beside the feed-forward's."""
+KEPT = 20
+"""Values as wide as the model that a layer keeps of a token for the backward pass; measured on Qwen3 shapes, with KEPT_INNER."""
+KEPT_INNER = 6
+"""Values as wide as the feed-forward layer likewise."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +81,24 @@ def memory_needs(model: Any, work: ModelWork, config: BenchConfig, algorithm: Al
 
 def _kept(settings: Any, work: ModelWork, config: BenchConfig) -> int:
     """Values that the layers keep of each token."""
-    layers = len(work.windows)
-    if config.model.gradient_checkpointing:
-        return layers * int(settings.hidden_size)
-    inner = getattr(settings, "intermediate_size", None) or 4 * settings.hidden_size
-    return layers * (KEPT * max(work.width, int(settings.hidden_size)) + 4 * int(inner))
+    layers, hidden = len(work.windows), int(settings.hidden_size)
+    inner = getattr(settings, "intermediate_size", None) or 4 * hidden
+    layer = KEPT * max(work.width, hidden) + KEPT_INNER * int(inner)
+    return layers * hidden + layer if config.model.gradient_checkpointing else layers * layer
 
 
 def check_memory(name: str, needs: MemoryNeeds, free: int, device: torch.device) -> None:
     """Raises InputError where a step needs more than is free; it says how much, what for, and what to set."""
     if needs.total <= free:
         return
-    parts = ", ".join(f"{part} {size / GIB:.2g}" for part, size in asdict(needs).items() if size / GIB >= 0.05)
+    parts = ", ".join(f"{part} {size / GIB:,.1f}" for part, size in asdict(needs).items() if size / GIB >= 0.05)
     changes = ["model.lora.rank=16"] if needs.optimizer > needs.weights else []
     if needs.activations + needs.logits > needs.cache:
         changes += ["model.gradient_checkpointing=true", "a smaller training.micro_batch_tokens"]
     else:
         changes += ["a smaller rollout.max_running"]
     raise InputError(
-        f"{name} needs about {needs.total / GIB:.3g} GiB ({parts}), and {free / GIB:.3g} GiB of {device.type} memory are "
+        f"{name} needs about {needs.total / GIB:,.1f} GiB ({parts}), and {free / GIB:,.1f} GiB of {device.type} memory are "
         "free",
         hint=f"set {', '.join(changes)}, or model.dtype=bfloat16, or take a smaller model",
     )

@@ -26,13 +26,14 @@ from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, build_rewards
 from reinlm.rollouts import Episodes, build_engine
 from reinlm.runs.files import checked_file, write_json
-from reinlm.training.benchmark.config import WARM_UP, BenchConfig
+from reinlm.training.benchmark.config import WARM_UP, BenchConfig, alternating
 from reinlm.training.benchmark.figures import FIGURES
 from reinlm.training.benchmark.machine import (
     Machine,
     forget_peak,
     free_memory,
     measure_machine,
+    memory_held,
     peak_memory,
     synchronize,
     using_threads,
@@ -129,12 +130,12 @@ def run_bench(
         say(note)
     seed_everything(config.seed)
     with using_threads(config.threads):
-        memory = _memory(config, algorithm, model)
+        memory, held = _memory(config, algorithm, model)
         say(f"memory  about {memory.total / GIB:.3g} GiB")
         policy = load_policy(config.model if model is None else model)
-        with build_rewards(rl.reward) as rewards:
+        with build_rewards(alternating, time_limit=None) as rewards:
             steps = _Steps(config, rl, algorithm, policy, rewards, say)
-            found = steps.measure(memory)
+            found = steps.measure(memory, held)
             if profile is not None:
                 steps.trace(profile)
                 say(f"trace  {profile}")
@@ -147,15 +148,20 @@ def _files(config: BenchConfig, overwrite: bool) -> tuple[Path | None, Path | No
     """The files for figures and for the trace."""
     names = (None if config.output == STANDARD_OUTPUT else config.output, config.profile)
     if overwrite and not any(names):
-        raise InputError("overwrite has no effect without a file", hint="give output or profile, or leave overwrite out")
+        raise InputError(
+            "overwrite has no effect without a file", hint="give output or profile, or leave overwrite out"
+        )
     output, profile = (None if name is None else checked_file(name, overwrite=overwrite) for name in names)
     if output is not None and profile is not None and output.absolute() == profile.absolute():
         raise InputError(f"output and profile are both {output}", hint="give two files")
     return output, profile
 
 
-def _memory(config: BenchConfig, algorithm: Algorithm, model: Any) -> MemoryNeeds:
-    """What a step takes. Raises InputError where that is more than there is; a loaded model has its weights already."""
+def _memory(config: BenchConfig, algorithm: Algorithm, model: Any) -> tuple[MemoryNeeds, int]:
+    """What a step takes, and what is held beside it before the model is loaded.
+
+    Raises InputError where the step takes more than there is; a model that is loaded already has its weights.
+    """
     if model is None:
         device, counted, has = model_device(config.model), empty_model(config.model), 0
     else:
@@ -164,7 +170,7 @@ def _memory(config: BenchConfig, algorithm: Algorithm, model: Any) -> MemoryNeed
         has = sum(weight.nbytes for weight in counted.parameters())
     needs = memory_needs(counted, model_work(counted), config, algorithm)
     check_memory(config.model.path, needs, free_memory(device) + has, device)
-    return needs
+    return needs, max(memory_held(device) - has, 0)
 
 
 class _Steps:
@@ -204,8 +210,8 @@ class _Steps:
         self.run = RLRun(rl, algorithm, self.policy, tasks, episodes, rewards, say=say)
         self.made = 0
 
-    def measure(self, memory: MemoryNeeds) -> Benchmark:
-        """The figures of all turns, after the steps that warm up."""
+    def measure(self, memory: MemoryNeeds, held: int) -> Benchmark:
+        """The figures of all turns, after the steps that warm up; `held` are bytes that are not the model's."""
         for _ in range(WARM_UP):
             self._step()
         forget_peak(self.device)
@@ -213,12 +219,10 @@ class _Steps:
         for number in range(self.config.turns):
             turns.append(self._step())
             self.say(f"turn {number + 1}/{self.config.turns}  {turns[-1]['time/step']:.3f} s")
-        peak = {"memory/peak": float(peak_memory(self.device)), "memory/needed": float(memory.total)}
+        peak = {"memory/peak": float(peak_memory(self.device) - held), "memory/needed": float(memory.total)}
         medians = {name: statistics.median(turn[name] for turn in turns) for name in turns[0] if name in FIGURES}
         figures = medians | peak
-        return Benchmark(
-            {name: figures[name] for name in FIGURES}, tuple(turns), self._shape(), self.machine, memory
-        )
+        return Benchmark({name: figures[name] for name in FIGURES}, tuple(turns), self._shape(), self.machine, memory)
 
     def trace(self, file: Path) -> None:
         """Write the trace of one step."""
