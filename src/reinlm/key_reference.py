@@ -134,7 +134,7 @@ def _own_trackers() -> dict[str, type[Config]]:
 
 def _described(key: str, annotation: Any, metadata: Any = ()) -> str:
     """What may stand at `key`."""
-    names = _names(key)
+    names = [name for name in _names(key) if annotation is not str or "{" not in name]
     text = " | ".join(names) if names else type_text(annotation, metadata)
     optional = type(None) in get_args(annotation)
     return f"{text} | null" if optional and not text.endswith("null") else text

@@ -42,9 +42,8 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "training/flops": Figure("operations", "What the update needs: twice the entries of the matrices for every token "
                              "forward, four times backward, the head where a token is scored, and attention."),
-    "memory/peak": Figure(
-        "bytes", "At most over the steps, less what was held before the model: of the process on the CPU, of tensors on a GPU."
-    ),
+    "memory/peak": Figure("bytes", "At most over the steps: of the process on the CPU, of tensors on a GPU."),
+    "memory/held": Figure("bytes", "Of that, what was held before the model was loaded: Python and torch on the CPU."),
     "memory/needed": Figure(
         "bytes", "Estimate: weights, gradients, AdamW's moments, reference, critic, and the larger of cache and activations."
     ),

@@ -14,7 +14,7 @@ import torch
 
 LARGEST = 16384
 """Rows and columns of the largest matrix product."""
-LONG = 0.05
+LONG = 0.02
 """Seconds of a matrix product after which no larger one is tried."""
 REPEATS = 4
 

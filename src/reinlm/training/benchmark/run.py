@@ -219,9 +219,9 @@ class _Steps:
         for number in range(self.config.turns):
             turns.append(self._step())
             self.say(f"turn {number + 1}/{self.config.turns}  {turns[-1]['time/step']:.3f} s")
-        peak = {"memory/peak": float(peak_memory(self.device) - held), "memory/needed": float(memory.total)}
+        peak = {"memory/peak": peak_memory(self.device), "memory/held": held, "memory/needed": memory.total}
         medians = {name: statistics.median(turn[name] for turn in turns) for name in turns[0] if name in FIGURES}
-        figures = medians | peak
+        figures = {**medians, **{name: float(size) for name, size in peak.items()}}
         return Benchmark({name: figures[name] for name in FIGURES}, tuple(turns), self._shape(), self.machine, memory)
 
     def trace(self, file: Path) -> None:
