@@ -160,7 +160,7 @@ def test_seeds_and_samples_differ(engine: HFEngine) -> None:
 
 
 def watched(engine: HFEngine) -> list[tuple[int, int]]:
-    """The passes that the engine will make, filled as it does: (prompts, longest) where it reads, (answers, 1) where it writes."""
+    """The passes that the engine will make, filled as it does: (prompts, longest) to read, (answers, 1) to write."""
     passes: list[tuple[int, int]] = []
     rows = engine._rows
     advance, admit = rows.advance, rows.admit

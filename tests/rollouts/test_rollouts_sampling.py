@@ -154,6 +154,23 @@ def test_noise_that_rounds_up_to_the_total_takes_the_last_possible_token() -> No
     assert module._inverse_cdf(probabilities, torch.tensor([1.0], dtype=torch.float64)).tolist() == [1]
 
 
+@pytest.mark.parametrize("tokens", [1024, 1000, 513])
+def test_a_large_vocabulary_is_searched_to_the_same_token(tokens: int) -> None:
+    """Against the plain inverse in float64: the cumulative sums left and right of the token enclose the noise."""
+    torch.manual_seed(tokens)
+    logprobs = (3 * torch.randn(400, tokens)).log_softmax(-1)
+    logprobs[:, 100:700] = -math.inf  # whole blocks without mass, and parts of others
+    noise = torch.rand(400, dtype=torch.float64)
+    noise[:2] = torch.tensor([0.0, 1 - 2.0**-53])
+    found = module._inverse_cdf(logprobs, noise)
+    sums = logprobs.double().exp().cumsum(-1) / logprobs.double().exp().sum(-1, keepdim=True)
+    assert ((found < 100) | (found >= 700)).all()
+    assert (sums.gather(-1, found[:, None])[:, 0] >= noise - 1e-6).all()
+    assert (sums.gather(-1, (found - 1).clamp(min=0)[:, None])[:, 0] <= noise + 1e-6).logical_or(found == 0).all()
+    plain = torch.searchsorted(sums, noise[:, None], right=True)[:, 0]
+    assert (found[1:] == plain[1:]).float().mean() > 0.99  # the first has noise 0
+
+
 def test_working_in_chunks_changes_nothing() -> None:
     torch.manual_seed(0)
     logits, positions = torch.randn(7, 10), torch.arange(7)

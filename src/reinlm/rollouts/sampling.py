@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from reinlm.objectives.ratios import widest
 from reinlm.rollouts.protocol import Request
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
+BLOCK = 256
+"""Tokens of a block where a large vocabulary is searched in two steps."""
 CHUNK = 1 << 23
 """Entries of [rows, V] that are worked on at once: 64 MiB in float64."""
 
@@ -175,13 +178,34 @@ def _sample(
 
 
 def _inverse_cdf(logprobs: Float[Tensor, " rows vocabulary"], noise: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The first token whose cumulative probability exceeds the noise."""
-    cumulative = logprobs.to(noise.dtype).exp().cumsum(-1)
+    """The first token whose cumulative probability exceeds the noise.
+
+    A large vocabulary is searched in two steps, over blocks of tokens and within the block that is found, so that sums in
+    the noise's type run over hundreds of numbers a row.
+    """
+    probabilities = logprobs.exp()
+    if logprobs.shape[-1] <= 2 * BLOCK:
+        return _search(probabilities, noise, None)
+    blocks = F.pad(probabilities, (0, -logprobs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    masses = blocks.sum(-1)
+    found = _search(masses, noise, None)
+    before = (masses.to(noise.dtype).cumsum(-1) - masses).gather(-1, found[:, None])
+    reached = noise[:, None] * masses.sum(-1, keepdim=True, dtype=noise.dtype) - before
+    inside = blocks[torch.arange(len(found), device=found.device), found]
+    return found * BLOCK + _search(inside, noise, reached)
+
+
+def _search(
+    masses: Float[Tensor, " rows entries"], noise: Float[Tensor, " rows"], reached: Float[Tensor, " rows 1"] | None
+) -> Int[Tensor, " rows"]:
+    """The first entry whose cumulative mass exceeds `reached`, by default the noise times the mass of all."""
+    cumulative = masses.to(noise.dtype).cumsum(-1)
     total = cumulative[:, -1:].contiguous()
-    tokens = torch.searchsorted(cumulative, noise[:, None] * total, right=True)
-    # Rounding may lift the product to the total itself; the last token of non-zero probability is where it is reached.
-    possible = torch.searchsorted(cumulative, total).clamp(max=logprobs.shape[-1] - 1)
-    return torch.minimum(tokens, possible)[:, 0]
+    target = noise[:, None] * total if reached is None else reached.clamp(min=0)
+    found = torch.searchsorted(cumulative, target, right=True)
+    # Rounding may lift the target to the total itself; the last entry of non-zero mass is where that is reached.
+    possible = torch.searchsorted(cumulative, total).clamp(max=masses.shape[-1] - 1)
+    return torch.minimum(found, possible)[:, 0]
 
 
 def _shift(x: Int[Tensor, " *rows"], bits: int) -> Int[Tensor, " *rows"]:
