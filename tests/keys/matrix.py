@@ -137,7 +137,9 @@ class Matrix:
             return {"metrics": scored.metrics, "answers": texts, "messages": list(scored.notes)}
         if verb == "bench":
             found = reinlm.bench(recipe=tree, quiet=True)
-            rows = [{name: row[name] for name in ("rollout/tokens", "training/flops", "grad_norm")} for row in found.turns]
+            rows = [
+                {name: row[name] for name in ("rollout/tokens", "training/flops", "grad_norm")} for row in found.turns
+            ]
             return {"metrics": [rows, vars(found.memory), found.machine.threads]}
         if verb == "create-model":
             made = reinlm.create_model(recipe=tree)

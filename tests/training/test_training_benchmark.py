@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_mo
 from reinlm.training.benchmark import FIGURES, BenchConfig
 from reinlm.training.benchmark.machine import copy_bandwidth, matmul_flops
 from reinlm.training.benchmark.work import ModelWork, SampledGroup, model_work, sampling_seconds, training_work
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import guard
 
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {"prompt_tokens": 5, "max_new_tokens": 6, "group_size": 2, "batch_size": 4}
@@ -246,3 +250,22 @@ def test_the_run_of_rl_has_what_is_configured() -> None:
     made = config.of_rl()
     assert (made.rollout.max_running, made.rollout.groups, made.training.packing, made.seed) == (3, 2, "pad", 7)
     assert made.training.autocast == "off"
+
+
+# ---------------------------------------------------------------------------------------------------- make bench
+
+
+def test_the_guard_names_ratios_that_fell_or_are_gone() -> None:
+    committed = {"update": 2.0, "sampling": 3.0, "old": 1.0}
+    assert guard.fallen({"update": 1.41, "sampling": 3.5, "old": 1.0, "new": 0.1}, committed) == []
+    slower = guard.fallen({"update": 1.39, "sampling": 3.0}, committed)
+    assert [line.partition(":")[0] for line in slower] == ["update", "old"]
+
+
+def test_the_guard_compares_committed_ratios_of_one_small_model(tmp_path: Path) -> None:
+    committed = json.loads(guard.FILE.read_text())
+    assert all(value > 0.5 for value in committed.values())
+    small = {"prompt_tokens": 4, "max_new_tokens": 4, "group_size": 2, "batch_size": 4}
+    model = guard.small_model(tmp_path)
+    assert guard.generated(model, small) > 0
+    assert guard.bench(model, small, "pad")["training/tokens_per_second"] > 0
