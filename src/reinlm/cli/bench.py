@@ -51,7 +51,7 @@ def bench(
     explain: Explain = False,
     debug: Debug = False,
 ) -> None:
-    """Measure a model: tokens a second, memory, share of the peak.
+    """Measure a model: tokens a second, memory, share of peak.
 
     Steps of rl run on random prompts, at a learning rate that changes no weight.
 
