@@ -147,6 +147,18 @@ def test_figures_are_consistent_and_the_files_hold_them(folder: str, tmp_path: P
     assert {"sampling", "rewards", "score", "update", "forward", "backward", "optimizer"} <= names
 
 
+def test_operations_of_an_update_are_those_counted_by_hand(folder: str) -> None:
+    """Two prompts of 5 with two answers of one token each: the prompts are read, and each answer's token is scored.
+
+    Matrices of 1,280 entries for 10 tokens and a head of 112 for 4; 15 pairs of tokens a prompt and layer, of width 8.
+    """
+    shape = {**SHAPE, "max_new_tokens": 1}
+    found = reinlm.bench(folder, **shape, ignore_eos=True, turns=1, algorithm="dr_grpo", quiet=True)
+    assert found.figures["training/tokens"] == 2 * 5
+    assert found.figures["training/flops"] == 6 * (1280 * 10 + 112 * 4) + 12 * 8 * 15 * 2 * 2
+    assert found.figures["rollout/tokens"] == 4
+
+
 def test_a_given_model_keeps_its_weights_and_threads_are_as_before() -> None:
     model, tokenizer = tiny()
     before = {name: weight.clone() for name, weight in model.named_parameters()}

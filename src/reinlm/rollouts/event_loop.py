@@ -37,7 +37,7 @@ class EventLoop:
         found: list[_Result] = []
 
         async def noted() -> None:
-            """Keeps the result out of the task: `Runner.run` makes the text of the task, with its result, where it resets Ctrl-C."""
+            """Keeps the result out of the task: `Runner.run` makes the task's text, its result included, as it ends."""
             task = asyncio.current_task()
             assert task is not None
             started.append(task)
