@@ -129,7 +129,8 @@ def test_random_trees_have_the_logprobs_and_gradients_of_padded_rows(
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 def test_in_other_types_they_are_equal_up_to_rounding(dtype: torch.dtype, tolerance: float) -> None:
-    model = tiny_model("qwen3", vocab_size=VOCABULARY, hidden_size=32, layers=2, heads=2, seed=3).to(dtype)
+    model: Any = tiny_model("qwen3", vocab_size=VOCABULARY, hidden_size=32, layers=2, heads=2, seed=3)
+    model = model.to(dtype)
     tree = random_tree(7)
     expected, theirs = measured(model, tree, "pad")
     found, ours = measured(model, tree, "share")

@@ -137,7 +137,7 @@ def _candidates(config: Any) -> Iterator[Finish]:
         if scale := getattr(config, name, None):  # the same name divides in one architecture and multiplies in another
             yield _Scale(1.0 / scale)
             yield _Scale(scale)
-    yield _identity
+    yield identity
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _Scale:
         return logits * self.factor
 
 
-def _identity(logits: Tensor) -> Tensor:
+def identity(logits: Tensor) -> Tensor:
     return logits
 
 

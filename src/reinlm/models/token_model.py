@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
-from reinlm.models.heads import Split, resolve_packing, split_head
+from reinlm.models.chosen_logprobs import CACHED_ELEMENTS, chosen_logprobs, is_plain
+from reinlm.models.heads import Split, identity, resolve_packing, split_head
 from reinlm.models.packed import Packing, Rows, filler, lay_out
 from reinlm.objectives import full_divergence, full_entropy
 
@@ -167,6 +168,10 @@ class TokenModel(nn.Module):
         """The dtype of the weights."""
         return next(self.parameters()).dtype
 
+    @property
+    def _chunk_elements(self) -> int:
+        return CACHED_ELEMENTS if self.device.type == "cpu" else CHUNK_ELEMENTS
+
     def using(self, adapter: str | None) -> AbstractContextManager[None]:
         """Use this adapter within the context, which must include the backward pass; None changes nothing."""
         return nullcontext() if adapter is None else _adapter(self.lm, adapter)
@@ -204,6 +209,14 @@ class TokenModel(nn.Module):
         anchors: Mapping[str, Anchor],
     ) -> Outputs:
         split = self.split
+        if not anchors and is_plain(split.head) and split.finish is identity and not hasattr(self, "unshard"):
+            size = self.chunk_tokens or max(1, self._chunk_elements // split.vocabulary)
+            chosen, of_chosen, first = chosen_logprobs(
+                hidden, split.head, rows.targets, rows.temperature, size=size, entropy=bool(want.entropy)
+            )
+            if of_chosen is not None and want.entropy != "grad":
+                of_chosen = of_chosen.detach()
+            return Outputs(chosen, of_chosen, first, values, {}, hidden if want.hidden else None)
         parts = [hidden, rows.targets]
         if rows.temperature is not None:
             parts.append(rows.temperature)

@@ -17,7 +17,8 @@ from reinlm.data.loading import row_order
 from reinlm.environments import MakeEnvironment
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
-from reinlm.models import Policy
+from reinlm.models import Policy, TokenModel
+from reinlm.models.heads import unwrap
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
@@ -143,6 +144,7 @@ class Session(ABC):
             ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
             self.run = self._make(load)
+            self._note_padding(self.run.model)
             if resume:
                 check_steps(self.path, self.run.total_steps)
                 said = resumed_with(self.path, config, tree, self.run.total_steps) + changed_files(self.path, files)
@@ -183,10 +185,22 @@ class Session(ABC):
     def _make(self, loaded: Any) -> Any:
         """What the loop drives."""
 
+    def _note_padding(self, model: TokenModel) -> None:
+        """Say once that the fastest layout is not to be had, where the choice was left to the library."""
+        if model.asked != "auto" or model.packing != "pad":
+            return
+        lm = unwrap(model.lm)
+        text = (
+            f"sequences are padded: {type(lm).__name__} with attention {lm.config._attn_implementation!r} cannot share prefixes "
+            "(training.packing); model.attention=sdpa may"
+        )
+        self.notes.append(text)
+        self.progress.say(f"note: {text}")
+
     def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
         """What is in force and not checked on resume."""
         shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
-        return (shown if prompts.stated else {}) | {"directory": os.getcwd()}
+        return (shown if prompts.stated else {}) | {"packing": self.run.model.packing, "directory": os.getcwd()}
 
     def _files(self, files: Mapping[str, str]) -> dict[str, Any]:
         """The files of parts with their hashes, as they were when the run was begun."""

@@ -64,9 +64,9 @@ class SFTRun(TrainsPolicy):
         self.batch_size = min(settings.batch_size, len(examples))
         self.total_steps = total_steps(settings, len(examples), self.batch_size)
         self.order = order or RowOrder(len(examples), seed=config.seed)
-        model = TokenModel(policy.model, packing=settings.packing, chunk_tokens=settings.logprob_chunk)
+        self.model = TokenModel(policy.model, packing=settings.packing, chunk_tokens=settings.logprob_chunk)
         self.learner = Learner(
-            model,
+            self.model,
             Optimizer(policy.model.parameters(), config.optimizer, self.total_steps),
             micro_batch_tokens=settings.micro_batch_tokens,
             autocast=autocast(settings, policy),
