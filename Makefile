@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint docs slow mutants wheel clean
+.PHONY: help quickstart test lint docs slow bench mutants wheel clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ docs: $(DEV)  ## Build the docs site into site/ (no network)
 
 slow: $(DEV)  ## The tests that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 3600 --durations 20
+
+bench: $(STAMP)  ## Ratios of speeds against those in benchmarks/ratios.json (minutes)
+	$(BIN)/python benchmarks/guard.py
 
 mutants: $(DEV)  ## Mutation tests of the mathematics (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1

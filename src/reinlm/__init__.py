@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, compare, create_model, evaluate, explain, generate, rl, sft
+    from reinlm.api import RLTrainer, SFTTrainer, bench, compare, create_model, evaluate, explain, generate, rl, sft
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -30,6 +30,7 @@ _WHERE = {
     "rl": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
+    "bench": "reinlm.api",
     "generate": "reinlm.api",
     "explain": "reinlm.api",
     "create_model": "reinlm.api",
@@ -60,6 +61,7 @@ __all__ = [
     "StepRewards",
     "__version__",
     "algorithm",
+    "bench",
     "compare",
     "create_model",
     "declare_metrics",

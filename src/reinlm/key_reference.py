@@ -34,6 +34,7 @@ from reinlm.objectives.kl import ANCHORS, NAMES, PLACEMENTS
 from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
+from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
 from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
 
@@ -42,6 +43,7 @@ CONFIGS: Mapping[str, type[Config]] = {
     "sft": SFTConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
+    "bench": BenchConfig,
     "create-model": CreateConfig,
 }
 """The configuration of each verb of language models."""
@@ -50,6 +52,7 @@ NOT_SET = {
     "": ("resolved",),
     "eval": (*(f"evaluation.{name}" for name in OF_A_RUN), *_UNTRAINED),
     "generate": _UNTRAINED,
+    "bench": (*(f"training.{name}" for name in OF_A_LOOP), "algorithm.base", *(f"algorithm.{name}" for name in FIELDS)),
 }
 """By verb, and for all: keys that runs write, or that belong to other verbs. They cannot be set."""
 
@@ -131,7 +134,7 @@ def _own_trackers() -> dict[str, type[Config]]:
 
 def _described(key: str, annotation: Any, metadata: Any = ()) -> str:
     """What may stand at `key`."""
-    names = _names(key)
+    names = [name for name in _names(key) if annotation is not str or "{" not in name]
     text = " | ".join(names) if names else type_text(annotation, metadata)
     optional = type(None) in get_args(annotation)
     return f"{text} | null" if optional and not text.endswith("null") else text

@@ -113,6 +113,10 @@ def short_command(words: list[str]) -> list[str]:
         words = _with(words, "--seeds", "2") if "--seeds" in words else words
     if verb in ("eval", "generate"):
         words = _with(_with(words, "--max-new-tokens", "4"), "--samples", "2")
+    if verb == "bench":
+        shape = {"prompt-tokens": 8, "max-new-tokens": 4, "group-size": 4, "batch-size": 16, "turns": 1}
+        for name, number in shape.items():
+            words = _with(words, f"--{name}", str(number))
     if verb == "classical":
         for flag, value in (("--steps", "1024"), ("--episodes", "20"), ("--seeds", "2")):
             words = _with(words, flag, value) if flag in words else words

@@ -51,7 +51,7 @@ STORE = "trackio"
 """The folder that Trackio writes to."""
 OTHERS = ("%|", "left", "wandb", "trackio", "Python: ")
 """In lines of progress, of other libraries, and in the one that repeats what is given."""
-STRAYS = (STORE, "answers.jsonl", "imported.txt", "other", "runs", "made")
+STRAYS = (STORE, "answers.jsonl", "trace.json", "imported.txt", "other", "runs", "made")
 """What trials write beside the run's folder."""
 
 
@@ -135,6 +135,12 @@ class Matrix:
             scored = reinlm.evaluate(recipe=tree, quiet=True)
             texts = [rollout.completion for group in scored.groups for rollout in group.group.rollouts]
             return {"metrics": scored.metrics, "answers": texts, "messages": list(scored.notes)}
+        if verb == "bench":
+            found = reinlm.bench(recipe=tree, quiet=True)
+            rows = [
+                {name: row[name] for name in ("rollout/tokens", "training/flops", "grad_norm")} for row in found.turns
+            ]
+            return {"metrics": [rows, vars(found.memory), found.machine.threads]}
         if verb == "create-model":
             made = reinlm.create_model(recipe=tree)
             names = sorted(path.name for path in made.folder.iterdir())

@@ -19,7 +19,6 @@ VERBS: Mapping[str, str] = {
     "rft": "rejection-sampling fine-tuning has no verb in this version",
     "run": "a recipe of several stages has no verb in this version; each stage is one command",
     **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
-    "bench": "this version has no benchmark command",
     "doctor": "this version has no diagnosis command; the report shows every curve",
     "view": "this version has no viewer; the report is a page that a browser opens",
     "serve": "this version serves no model; `checkpoints/last` is a folder that every server of Hugging Face models loads",

@@ -32,6 +32,7 @@ from reinlm.importing import refuse_while_importing
 from reinlm.loop import RunResult
 from reinlm.recipe import merge_settings, read
 from reinlm.runs.progress import Progress, silenced
+from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.in_force import explanation, settings_tree
@@ -315,13 +316,49 @@ def generate(
         return run_generation(config, model=loaded, say=Progress(quiet=quiet).say)
 
 
+def bench(
+    model: Any = None,
+    *,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **sections: Any,
+) -> Benchmark:
+    """Measure how fast a model samples and trains on this machine, and how close that is to what the machine can do.
+
+    Steps of reinforcement learning run on random prompts, through the engine and the learner of `reinlm.rl`, at a learning
+    rate that changes no weight.
+
+    Args:
+        model, recipe, quiet: as in `reinlm.rl`.
+        prompt_tokens, max_new_tokens, group_size, batch_size: keys of `rollout`.
+        output: a JSON file for all figures; `profile`: a file for a trace, which a viewer such as Perfetto opens.
+        overwrite: replace these files where they exist.
+        sections: further keys of `BenchConfig`, such as `turns=3, threads=2, algorithm="dapo", training={"packing": "pad"}`.
+
+    Raises:
+        InputError: anything that cannot be used, named; a model that does not fit into memory, with how much it needs.
+
+    Example:
+        print(reinlm.bench("PATH_OR_NAME", prompt_tokens=256, max_new_tokens=64, turns=3))
+    """
+    refuse_while_importing("reinlm.bench")
+    check_flags(overwrite=overwrite, quiet=quiet)
+    sections = expand_short_keywords("bench", given_keywords("bench", sections))
+    loaded, sections = split_model_argument(model, None, output, sections, trains=False)
+    with silenced(quiet=quiet):
+        config = configuration(BenchConfig, merge_settings(read(recipe), sections), loaded)
+        return run_bench(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
+
+
 def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> str:
     """Every key that would be in force, with its value and what gave it, as YAML with comments; runs and loads nothing.
 
     What it returns is a recipe that says the same. A value without another source is a default.
 
     Args:
-        verb: "sft", "rl", "eval" or "generate".
+        verb: "sft", "rl", "eval", "generate" or "bench".
         model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
 
     Raises:

@@ -15,10 +15,17 @@ from reinlm.models.loading import add_adapter, refuse_no_model
 from reinlm.models.lora import lora_config
 from reinlm.recipe import merge_settings, refuse_resolved
 from reinlm.training.base_session import Session
+from reinlm.training.benchmark import BenchConfig
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 
 _TRAINING = ("sft", "rl")
-KINDS: dict[str, type[Config]] = {"sft": SFTConfig, "rl": RLConfig, "eval": EvalConfig, "generate": GenerateConfig}
+KINDS: dict[str, type[Config]] = {
+    "sft": SFTConfig,
+    "rl": RLConfig,
+    "eval": EvalConfig,
+    "generate": GenerateConfig,
+    "bench": BenchConfig,
+}
 """The configuration of each verb."""
 
 
@@ -92,6 +99,10 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         **{name: ("sampling", name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")},
         "system": ("system_prompt",),
         "prompt": ("prompts",),
+    },
+    "bench": {
+        name: ("rollout", name)
+        for name in ("prompt_tokens", "max_new_tokens", "group_size", "batch_size", "ignore_eos")
     },
 }
 """verb -> keyword that stands for a key inside a section -> that key. A flag of the command line has the same name."""

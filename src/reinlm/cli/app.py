@@ -16,7 +16,7 @@ from reinlm.program import as_typed
 
 ORDER = (
     "quickstart", "create-model", "sft", "rl", "eval", "generate", "compare", "report",
-    "classical", "algorithms", "keys", "metrics", "completion",
+    "bench", "classical", "algorithms", "keys", "metrics", "completion",
 )  # fmt: skip
 """The commands in the order in which one first needs them."""
 

@@ -57,6 +57,26 @@ Seeds = Annotated[
     ),
 ]
 
+# ---------------------------------------------------------------------------------------------------- of `bench`
+
+PromptTokens = Annotated[int | None, typer.Option(help="Tokens of every prompt [default: 64].")]
+AnswerTokens = Annotated[
+    int | None, typer.Option("--max-new-tokens", help="Tokens of an answer at most [default: 64].")
+]
+GroupSize = Annotated[int | None, typer.Option(help="Answers to each prompt [default: 8].")]
+BatchSize = Annotated[int | None, typer.Option(help="Answers of a step [default: 64].")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Let no stop token end an answer.")]
+Turns = Annotated[int | None, typer.Option(help="Steps that are measured [default: 5].")]
+Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU.")]
+FiguresFile = Annotated[
+    str | None, typer.Option("--json", help="A file for all figures; - prints them.", metavar="FILE")
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(help="A file for the trace of one more step, for a viewer such as Perfetto.", metavar="FILE"),
+]
+OverwriteFiles = Annotated[bool, typer.Option("--overwrite", help="Replace the files of --json and --profile.")]
+
 # ---------------------------------------------------------------------------------------------------- of `classical`
 
 ClassicalName = Annotated[

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from reinlm.keys import Key
     from reinlm.loop import RunResult
     from reinlm.runs.declarations import Metric
+    from reinlm.training.benchmark import Benchmark
 
 
 WIDE = 130
@@ -112,6 +113,23 @@ def print_evaluation(metrics: dict[str, float], prompts: int) -> None:
     for row in figures(metrics):
         table.add_row(*row)
     Console().print(table)
+
+
+def print_benchmark(found: Benchmark) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shape, machine = found.shape, found.machine
+    table = Table("figure", "median", title=f"{shape['batch_size']} answers in groups of {shape['group_size']}")
+    for row in found.rows():
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{shape['parameters']:,} parameters in {shape['computed_in']}, packing {shape['packing']}, {machine.device} with "
+        f"{machine.threads} thread{'s' * (machine.threads > 1)}; {len(found.turns)} turns",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def print_metrics(metrics: Sequence[Metric]) -> None:

@@ -252,6 +252,31 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     return model.eval()
 
 
+def model_device(config: ModelConfig) -> torch.device:
+    """Where a model is loaded to. Raises InputError for a device that is not there."""
+    return _device(config.device)
+
+
+def empty_model(config: ModelConfig) -> PreTrainedModel:
+    """The model of a folder or name without values (on the meta device), with its dtype and its adapter: for counting.
+
+    Raises InputError as `load_policy` does.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = _device(config.device)
+    _check_folder(config.path, "config.json", config.revision)
+    _check_folder(config.path, "weights", config.revision)
+    settings = _call(AutoConfig.from_pretrained, config, "configuration")
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            settings, dtype=_dtype(config.dtype, device), trust_remote_code=config.trust_remote_code
+        )
+        model.tie_weights()
+        return model if config.lora is None else adapted(model, config.lora)
+
+
 def _refuse_idle(config: ModelConfig) -> None:
     """Raise InputError for options that only names on the Hub, or models with Python code of their own, can follow."""
     folder = Path(config.path).expanduser()

@@ -83,13 +83,24 @@ class SamplingConfig(StopsConfig):
         )
 
 
-class EpisodeConfig(Config):
-    """How episodes are run: the engine, the order of admission, and limits."""
+class EngineChoice(Config):
+    """The engine, and how many answers it writes at once."""
 
     engine: Any = "in_process"
     """A name, or {name: values}."""
     max_running: int = Field(256, ge=1)
     """Answers that the engine advances at once."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, spec: Any) -> Any:
+        read_part("engine", spec)
+        return spec
+
+
+class EpisodeConfig(EngineChoice):
+    """How episodes are run: the engine, the order of admission, and limits."""
+
     order: Order = "name"
     """"name": a turn is sampled once every episode of its round has had its environment's answer, so that a run can be
     repeated bit for bit. "arrival": each turn at once, which is faster where environments differ in speed."""
@@ -101,12 +112,6 @@ class EpisodeConfig(Config):
     """Seconds for each call of an environment; one that takes longer has failed. Null: no limit."""
     on_environment_error: Literal["stop", "skip"] = "stop"
     """Where an environment raises, hangs or returns what cannot be used: stop the run, or leave the episode out of it."""
-
-    @field_validator("engine")
-    @classmethod
-    def _known_engine(cls, spec: Any) -> Any:
-        read_part("engine", spec)
-        return spec
 
     @model_validator(mode="after")
     def _no_clock_in_a_fixed_order(self) -> Self:
@@ -189,13 +194,16 @@ class RolloutConfig(SamplingConfig, EpisodeConfig):
 
     @model_validator(mode="after")
     def _divides(self) -> RolloutConfig:
-        if self.batch_size % self.group_size:
-            near = self.batch_size // self.group_size * self.group_size
-            options = " or ".join(str(n) for n in (near, near + self.group_size) if n)
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of group_size {self.group_size}; take {options}"
-            )
+        check_groups(self.batch_size, self.group_size)
         return self
+
+
+def check_groups(batch_size: int, group_size: int) -> None:
+    """Raise ValueError where a batch does not divide into groups."""
+    if batch_size % group_size:
+        near = batch_size // group_size * group_size
+        options = " or ".join(str(n) for n in (near, near + group_size) if n)
+        raise ValueError(f"batch_size {batch_size} is not a multiple of group_size {group_size}; take {options}")
 
 
 def check_trainable(sampling: Sampling | SamplingConfig) -> None:

@@ -34,17 +34,21 @@ class EventLoop:
             self._runners.append(asyncio.Runner())
         runner = self._runners[0]
         started: list[asyncio.Task[Any]] = []
+        found: list[_Result] = []
 
-        async def noted() -> _Result:
+        async def noted() -> None:
+            """Keeps the result out of the task: `Runner.run` makes the task's text, its result included, as it ends."""
             task = asyncio.current_task()
             assert task is not None
             started.append(task)
-            return await main
+            found.append(await main)
 
         try:
             if _running():
-                return _in_thread(runner, noted(), started)
-            return runner.run(noted())
+                _in_thread(runner, noted(), started)
+            else:
+                runner.run(noted())
+            return found.pop()
         except BaseException:
             self._runners.clear()
             _away_from_loops(lambda: _end(runner, started))
@@ -71,15 +75,12 @@ def _running() -> bool:
     return True
 
 
-def _in_thread(
-    runner: asyncio.Runner, main: Coroutine[Any, Any, _Result], started: Sequence[asyncio.Task[Any]]
-) -> _Result:
-    results: list[_Result] = []
+def _in_thread(runner: asyncio.Runner, main: Coroutine[Any, Any, None], started: Sequence[asyncio.Task[Any]]) -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            results.append(runner.run(main))
+            runner.run(main)
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
 
@@ -94,7 +95,6 @@ def _in_thread(
         raise
     if errors:
         raise errors[0]
-    return results[0]
 
 
 def _end(runner: asyncio.Runner, started: Sequence[asyncio.Task[Any]]) -> None:

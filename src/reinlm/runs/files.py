@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from reinlm.errors import InputError
+
 
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Write `data` so that a crash leaves the old file or the new one, never a part.
@@ -23,6 +25,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync(path.parent)
+
+
+def checked_file(name: str, *, overwrite: bool) -> Path:
+    """The file that a user wants written. Raises InputError where its folder is not there, or it exists, without `overwrite`."""
+    output = Path(name)
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
+    if os.path.lexists(output) and not (overwrite and output.is_file()):
+        allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
+        raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
+    return output
 
 
 def write_json(path: Path, tree: Any) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import record_function
 
 from reinlm.batches import TokenBatch
 from reinlm.models import Anchor, Outputs, TokenModel, Want, micro_batches, micro_batches_sharing, training_mode
@@ -151,7 +152,8 @@ class Learner:
                 outputs.nothing().backward()
                 continue
             found = loss_fn(outputs, part)
-            found.value.backward()
+            with record_function("backward"):
+                found.value.backward()
             loss += float(found.value.detach())
             add_metrics(sums, found.metrics)
             _, places = batch.layout.select(part.sequences)
@@ -184,7 +186,7 @@ class Learner:
             stack.enter_context(model.using(adapter))
             for rows in [*mine, *[None] * padding]:
                 part = None if rows is None else MicroBatch(batch.select(rows), rows)
-                with self._computing(model):
+                with self._computing(model), record_function("forward"):
                     outputs = model(_nothing_batch() if part is None else part.batch, want, anchors)
                 yield part, outputs
 
@@ -223,7 +225,8 @@ class Learner:
         assert self.optimizer is not None, "a learner without an optimizer has no step to take"
         if self.ranks > 1:
             self._sum_gradients()
-        measured = self.optimizer.step(self._loss, last_checkpoint)
+        with record_function("optimizer"):
+            measured = self.optimizer.step(self._loss, last_checkpoint)
         self._loss = 0.0
         return measured
 

@@ -268,8 +268,12 @@ def total_steps(config: TrainingConfig, items: int, per_step: int) -> int:
     return config.steps or max(1, math.ceil(config.epochs * items / per_step))
 
 
+TRACED = {"rollout": "sampling", "reward": "rewards"}
+"""Phase -> its name in a trace, where that is another one."""
+
+
 class Phases:
-    """Seconds by phase of a step: `time/rollout`, `time/update`, …"""
+    """Seconds by phase of a step: `time/rollout`, `time/update`, …; in a trace of torch's profiler they have their names."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -278,7 +282,10 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
-            yield
+            with torch.profiler.record_function(TRACED.get(name, name)):
+                yield
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
         finally:
             key = f"time/{name}"
             self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - started

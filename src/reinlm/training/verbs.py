@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
 from reinlm.rollouts.unrewarded import check_rewarded
-from reinlm.runs.files import write_json_lines
+from reinlm.runs.files import checked_file, write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
@@ -174,13 +173,7 @@ def _checked_output(name: str | None, overwrite: bool) -> Path | None:
         if overwrite:
             raise InputError("overwrite has no effect without an output", hint="give output, or leave overwrite out")
         return None
-    output = Path(name)
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"cannot write {output}: no such folder {output.absolute().parent}")
-    if os.path.lexists(output) and not (overwrite and output.is_file()):
-        allowed = ", or --overwrite (overwrite=True)" if output.is_file() else ""
-        raise InputError(f"{output} exists already", hint=f"give another file{allowed}")
-    return output
+    return checked_file(name, overwrite=overwrite)
 
 
 def _of_prompts(error: InputError) -> InputError:
