@@ -51,7 +51,7 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 import transformers
 from transformers import (
@@ -308,7 +308,7 @@ def measure_ppo(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     row, steps = RAGGED, arguments.turns + arguments.warmup
     for name, (algorithm, training, sections) in PPO.items():
         model = random_model(row, arguments.seed)
-        given = ((GRPO, {}, {}), (algorithm, training, sections))
+        given: Any = ((GRPO, {}, {}), (algorithm, training, sections))
         with contextlib.ExitStack() as stack:
             grpo, ppo = (
                 stack.enter_context(our_steps(row, copy.deepcopy(model), arguments.seed, steps, *settings))
@@ -335,7 +335,8 @@ def measure_sampling(answers: int, arguments: argparse.Namespace) -> dict[str, A
     def theirs() -> Turn:
         started = time.perf_counter()
         with torch.inference_mode():
-            out = model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+            generate: Any = model.generate
+            out = generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
         seconds = time.perf_counter() - started
         ends = out[:, row.prompt :] == 1
         length = torch.where(ends.any(1), ends.int().argmax(1) + 1, ends.shape[1])

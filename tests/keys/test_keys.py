@@ -76,7 +76,7 @@ def test_every_key_can_be_typed() -> None:
 def test_descriptions_are_those_below_the_fields_also_of_a_base() -> None:
     assert attribute_docs(Clip)["low"] == "The ratio counts down to 1 - low; in (0, 1]."
     assert attribute_docs(SFTOptimizer)["warmup_steps"] == attribute_docs(OptimizerConfig)["warmup_steps"]
-    assert attribute_docs(RLTraining)["packing"].startswith("Rows side by side")
+    assert attribute_docs(RLTraining)["packing"].startswith('"share": all sequences of a micro-batch in one row')
     assert attribute_docs(GAE)["gae_lambda"] == "λ of the policy's advantage, in [0, 1]."
 
 
@@ -86,7 +86,7 @@ def test_types_say_their_range() -> None:
     found = {key.key: key.type for key in keys_of("rl")}
     assert {key.type for key in keys_of("classical") if key.key == "clip_schedule"} == {"constant | linear | cosine"}
     assert found["optimizer.final_fraction"] == "number ≥ 0 and ≤ 1"
-    assert found["training.packing"] == "pad | pack"
+    assert found["training.packing"] == "auto | share | pack | pad"
     assert found["training.minibatches"] == "integer ≥ 1 | null"
     assert found["seed"] == "integer ≥ 0 and < 2147483648"
 

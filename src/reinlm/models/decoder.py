@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing
 from reinlm.models.prefix_sharing import share_prefixes
@@ -115,7 +114,15 @@ class GPT2Forward:
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
     if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
         return norm(x)  # type: ignore[no-any-return]
-    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_wide(x.dtype))
+    scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
+    normal: Tensor = (x * scale).to(x.dtype).mul_(norm.weight)
+    return normal
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype | None:
+    """The type of sums over numbers of half precision; None for their own."""
+    return torch.float32 if torch.finfo(dtype).bits < 32 else None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:

@@ -256,7 +256,9 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "completions":
             return [_completion(rollout) for rollout in rollouts]
         case "completion_ids":
-            return [[token for segment in rollout.segments for token in segment.chosen_ids] for rollout in rollouts]
+            return [
+                [token for segment in rollout.segments for token in segment.chosen_ids.tolist()] for rollout in rollouts
+            ]
         case "rows":
             return [dict(rollout.task.columns) for rollout in rollouts]
         case _:

@@ -370,23 +370,26 @@ class Reading:
         keys, values = keys[:count, :, : self._width], values[:count, :, : self._width]
         asked = query[0].transpose(0, 1).unflatten(1, (heads, -1))
         mask = self._mask(window, query.dtype)
-        if self._grid is None:
+        if self._grid is None and key.device.type != "cpu":
             answer = F.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling)
         else:
-            answer = self._over_prompts(layer, asked, keys, values, mask, scaling, self._grid)
+            answer = self._by_products(layer, asked, keys, values, mask, scaling)
         return answer.flatten(1, 2)[None]
 
-    def _over_prompts(
-        self, layer: int, asked: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float | None, grid: Grid
+    def _by_products(
+        self, layer: int, asked: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float | None
     ) -> Tensor:
-        size = mask.shape[-1] - self._width
-        prompt_keys, prompt_values = (states[: grid.prompts, :, :size] for states in self._shared.layers[layer])
-        group = asked.shape[2]
-        to_prompt = grid.gather(grid.spread(asked) @ prompt_keys.transpose(2, 3), group)
-        scores = torch.cat([to_prompt, asked @ keys.transpose(2, 3)], dim=-1)
-        scores = scores * (asked.shape[-1] ** -0.5 if scaling is None else scaling) + mask
+        """Attention as two batched matrix products, which for one query a row are faster on a CPU than SDPA."""
+        scores, grid, size = asked @ keys.transpose(2, 3), self._grid, mask.shape[-1] - self._width
+        if grid is not None:
+            prompt_keys, prompt_values = (states[: grid.prompts, :, :size] for states in self._shared.layers[layer])
+            to_prompt = grid.gather(grid.spread(asked) @ prompt_keys.transpose(2, 3), asked.shape[2])
+            scores = torch.cat([to_prompt, scores], dim=-1)
+        scores = torch.add(mask, scores, alpha=asked.shape[-1] ** -0.5 if scaling is None else scaling)
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
-        of_prompt = grid.gather(grid.spread(weights[..., :size]) @ prompt_values, group)
+        if grid is None:
+            return weights @ values
+        of_prompt = grid.gather(grid.spread(weights[..., :size]) @ prompt_values, asked.shape[2])
         if grid.without is not None:
             of_prompt = of_prompt.masked_fill(grid.without, 0.0)
         return of_prompt + weights[..., size:] @ values
