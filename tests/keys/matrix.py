@@ -26,6 +26,7 @@ import torch
 import yaml
 from matrix_contexts import CONTEXTS
 from matrix_trials import FIXED, HIDDEN_HERE, PARTS_OF, VALUES
+from torch.overrides import TorchFunctionMode
 
 import reinlm
 import reinlm.rollouts.engines
@@ -198,8 +199,16 @@ def _lines(said: str) -> list[str]:
 
 @contextlib.contextmanager
 def _passes() -> Iterator[collections.Counter[str]]:
-    """Counts the calls of linear layers by the shape and type of their input, and whether they keep a graph."""
+    """Counts the calls of linear layers, also those that a backward pass makes again, and the products with weights of which
+    some are made without a layer, by the shape and type of their input and whether they keep a graph."""
     counted: collections.Counter[str] = collections.Counter()
+
+    class Linears(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = func(*args, **(kwargs or {}))
+            if func is torch.nn.functional.linear:
+                counted[f"product {tuple(args[0].shape)} {output.dtype} {output.requires_grad}"] += 1
+            return output
 
     def count(module: Any, inputs: Any, output: Any) -> None:
         if isinstance(module, torch.nn.Linear):
@@ -207,7 +216,8 @@ def _passes() -> Iterator[collections.Counter[str]]:
 
     handle = torch.nn.modules.module.register_module_forward_hook(count)
     try:
-        yield counted
+        with Linears():
+            yield counted
     finally:
         handle.remove()
 

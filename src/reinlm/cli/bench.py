@@ -56,7 +56,7 @@ def bench(
     Steps of rl run on random prompts, at a learning rate that changes no weight.
 
     \b
-    reinlm bench -m models/small --prompt-tokens 32 --max-new-tokens 32 --turns 3
+    reinlm bench -m runs/x/checkpoints/last --prompt-tokens 32 --max-new-tokens 32 --turns 3
     """
     shape = {
         "prompt_tokens": prompt_tokens,
