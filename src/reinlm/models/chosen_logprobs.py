@@ -2,7 +2,7 @@
 
     logprob_t = z_t[token_t] - log Σ_v exp z_tv        z_t = (W h_t + b) / temperature_t
 
-The gradient needs the distribution again, and is written into the logits of a chunk that are made again for it:
+The gradient needs the distribution again, and is written into that of a chunk, which is made again for it:
 
     dz_tv = g_t (1[v = token_t] - p_tv) - e_t p_tv (log p_tv + H_t)
 
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from reinlm.objectives import full_entropy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -71,22 +73,17 @@ class _Chosen(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.float64 if computed == torch.float64 else torch.float32
         logprobs = hidden.new_empty(len(hidden), dtype=wide)
-        sums, entropies = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        entropies = torch.empty_like(logprobs)
         likeliest = torch.empty_like(logprobs, dtype=torch.bool)
         logits = _Logits(hidden, weight, bias, temperature, computed)
         for part in _parts(len(hidden), size):
-            z = logits.of(part)
-            chosen = z.gather(-1, targets[part, None])
-            top = z.amax(-1, keepdim=True)
-            powers = (z - top).exp_()
-            mass = powers.sum(-1, keepdim=True)
-            total = mass.log() + top
-            sums[part], logprobs[part] = total[:, 0], (chosen - total)[:, 0]
+            every = logits.of(part).log_softmax(-1)
+            chosen = every.gather(-1, targets[part, None])
+            logprobs[part] = chosen[:, 0]
             if entropy:
-                likeliest[part] = (chosen >= top)[:, 0]
-                mean = powers.mul_(z.clamp_(min=torch.finfo(wide).min)).sum(-1, keepdim=True) / mass
-                entropies[part] = (total - mean)[:, 0]
-        ctx.save_for_backward(hidden, weight, bias, targets, temperature, sums, entropies)
+                likeliest[part] = (chosen >= every.amax(-1, keepdim=True))[:, 0]
+                entropies[part] = full_entropy(every)
+        ctx.save_for_backward(hidden, weight, bias, targets, temperature, entropies)
         ctx.size, ctx.computed = size, computed
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*([likeliest] if entropy else [likeliest, entropies]))
@@ -94,7 +91,7 @@ class _Chosen(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, temperature, sums, entropies = ctx.saved_tensors
+        hidden, weight, bias, targets, temperature, entropies = ctx.saved_tensors
         of_logprobs, of_entropies, _ = gradients
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         to_hidden = torch.empty_like(hidden) if needs_hidden else None
@@ -102,12 +99,12 @@ class _Chosen(torch.autograd.Function):
         to_bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
         logits = _Logits(hidden, weight, bias, temperature, ctx.computed)
         for part in _parts(len(hidden), ctx.size):
-            z = logits.of(part).sub_(sums[part, None])
+            every = logits.of(part).log_softmax(-1)
             factor: Tensor | float = 0.0 if of_logprobs is None else -of_logprobs[part, None]
             if of_entropies is not None:
-                z.clamp_(min=torch.finfo(z.dtype).min)
-                factor = factor - (z + entropies[part, None]).mul_(of_entropies[part, None])
-            slope = z.exp_().mul_(factor)
+                every.clamp_(min=torch.finfo(every.dtype).min)
+                factor = factor - (every + entropies[part, None]).mul_(of_entropies[part, None])
+            slope = every.exp_().mul_(factor)
             if of_logprobs is not None:
                 slope.scatter_add_(-1, targets[part, None], of_logprobs[part, None])
             if temperature is not None:
