@@ -58,7 +58,7 @@ class ValueModel:
             return
         other = same_model(lm) if source is None else source
         own = split_head(other).backbone.requires_grad_(True)
-        packing = resolve_packing(other, policy.asked)
+        packing = resolve_packing(other, policy.asked_packing)
         self.model = TokenModel(own, value_head=self.head, packing=packing, backbone_only=True)
 
     def _add_adapter(self, lm: Any) -> None:

@@ -1,21 +1,20 @@
 """A forward pass for sampling, on one row of tokens: the common decoders without what only training needs.
 
 `row_forward` reads the weights of a Hugging Face model where they are, so it follows every update. Its projections are the
-model's own modules, adapters included; norms and rotary embeddings are fused, and nothing is recorded.
+model's own modules, adapters included; norms and rotary embeddings take few operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing
+from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
 from reinlm.models.prefix_sharing import share_prefixes
-from reinlm.models.row_attention import RowAttention, attended_by
+from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -35,14 +34,6 @@ def row_forward(model: nn.Module) -> RowForward | None:
     if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
         return own
     return _lean(model, own) or own
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """What a layer of the model asks of attention; see `RowAttention`."""
-
-    scaling: float | None
-    window: int | None
 
 
 class BackboneForward:
@@ -130,60 +121,28 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:
     return (x * cos).addcmul_(x.roll(half, -1), sin)
 
 
-_FORWARDS: tuple[tuple[type[LlamaForward | GPT2Forward], tuple[str, ...], tuple[str, ...]], ...] = (
-    (
-        LlamaForward,
-        ("embed_tokens", "rotary_emb", "norm", "layers"),
-        (
-            "input_layernorm",
-            "self_attn.q_proj",
-            "self_attn.o_proj",
-            "self_attn.scaling",
-            "post_attention_layernorm",
-            "mlp",
-        ),
-    ),
-    (GPT2Forward, ("wte", "wpe", "ln_f", "h"), ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp")),
-)
-"""Each with the modules that a backbone, and each of its layers, has to have."""
+_FORWARDS: dict[str, type[LlamaForward | GPT2Forward]] = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), LlamaForward),
+    "gpt2": GPT2Forward,
+}
+"""By `model_type`: architectures of the same modules may differ where a few tokens do not show it."""
 
 
 def _lean(model: nn.Module, own: BackboneForward) -> RowForward | None:
-    """A lean forward pass, if the model has its modules and both compute the same on a few tokens."""
-    split = split_head(model)
-    backbone: Any = split.backbone
-    kind = next((kind for kind, outer, inner in _FORWARDS if _has_modules(backbone, outer, inner)), None)
+    """The lean forward pass of the model's architecture, if both compute the same on a few tokens."""
+    split, kind = split_head(model), _FORWARDS.get(unwrap(model).config.model_type)
     if kind is None:
         return None
     with quietly(model):
         ids = probe(model)[0]
         row = share_prefixes([ids.cpu().numpy()])
         tree, positions = row.tree(ids.device), torch.from_numpy(row.positions).to(ids.device)
-        settings: list[LayerSettings] = []
-
-        def recording(
-            layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
-        ) -> Tensor:
-            settings.append(LayerSettings(scaling, window))
-            return tree(layer, query, key, value, scaling, window)
-
-        expected = split.logits(own(ids, positions, recording))
-        lean = kind(backbone, settings)
+        recorded = RecordedAttention(tree)
+        expected = split.logits(own(ids, positions, recorded))
+        lean = kind(split.backbone, recorded.layers)
         try:
             found = lean(ids, positions, tree)
-        except (AttributeError, TypeError, ValueError, RuntimeError):  # it uses its modules in another way
+        except (AttributeError, TypeError, ValueError, RuntimeError):  # another version of its modules
             return None
         rounding = 1e-4 if torch.finfo(found.dtype).bits >= 32 else 0.05
         return lean if close(split.logits(found), expected, found.dtype, rounding) else None
-
-
-def _has_modules(backbone: Any, outer: Sequence[str], inner: Sequence[str]) -> bool:
-    if not all(hasattr(backbone, name) for name in outer):
-        return False
-    return all(_has(layer, path) for layer in getattr(backbone, outer[-1]) for path in inner)
-
-
-def _has(module: Any, path: str) -> bool:
-    for name in path.split("."):
-        module = getattr(module, name, None)
-    return module is not None

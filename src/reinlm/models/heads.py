@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from reinlm.errors import InputError
-from reinlm.models.modules import training_mode
+from reinlm.models.modules import attention_windows, training_mode
 from reinlm.models.packed import Packing
 from reinlm.models.prefix_sharing import share_prefixes
-from reinlm.models.row_attention import install
+from reinlm.models.row_attention import RecordedAttention, attended_by, install
 
 Finish = Callable[[Tensor], Tensor]
 _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -172,7 +172,14 @@ def _try_packing(model: nn.Module, split: Split) -> bool:
 
 
 def _try_sharing(model: nn.Module, split: Split) -> bool:
-    if unwrap(model).config._attn_implementation != "sdpa":
+    """Whether a few tokens are scored the same, and attention is told of each window that the configuration names.
+
+    What differs only far into a sequence cannot be seen on a few tokens: chunks of attention, and windows that a model
+    writes into the mask alone, which a row does without.
+    """
+    config = unwrap(model).config
+    windows = attention_windows(config.get_text_config())
+    if config._attn_implementation != "sdpa" or windows is None:
         return False
     install()
     with quietly(model):
@@ -180,16 +187,20 @@ def _try_sharing(model: nn.Module, split: Split) -> bool:
         sequences = [ids, torch.cat([ids[:3], ids[:2]]), ids[1:4]]  # the first two share three tokens
         row = share_prefixes([sequence.cpu().numpy() for sequence in sequences])
         tokens = torch.cat(sequences)[torch.from_numpy(row.tokens).to(ids.device)]
-        positions = torch.from_numpy(row.positions).to(ids.device)
+        recorded = RecordedAttention(row.tree(ids.device))
         try:
             found = split.backbone(
-                input_ids=tokens[None], position_ids=positions[None], use_cache=False, **row.inputs(ids.device)
+                input_ids=tokens[None],
+                position_ids=torch.from_numpy(row.positions).to(ids.device)[None],
+                use_cache=False,
+                **attended_by(recorded, ids.device),
             )[0]
         except (TypeError, ValueError, RuntimeError):  # a forward pass without position_ids, or attention of its own
             return False
         together = found[0, torch.from_numpy(row.index).to(ids.device)]
         apart = [split.backbone(input_ids=part[None], use_cache=False)[0][0] for part in sequences]
-        return close(split.logits(together), split.logits(torch.cat(apart)), together.dtype)
+        told = tuple(settings.window for settings in recorded.layers)
+        return told == windows and close(split.logits(together), split.logits(torch.cat(apart)), together.dtype)
 
 
 def probe(model: nn.Module) -> Tensor:

@@ -26,6 +26,22 @@ def count_parameters(model: nn.Module) -> ParameterCount:
     return ParameterCount(sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad))
 
 
+def attention_windows(config: Any) -> tuple[int | None, ...] | None:
+    """By layer, how many tokens a token attends to at most; None for all before it, and in place of the tuple if a layer has
+    attention of another kind than full or sliding (chunked, linear).
+
+    Args:
+        config: of a decoder, of its text part where it has several.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    if set(kinds) - {"full_attention", "sliding_attention"}:
+        return None
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
 def disable_dropout(model: nn.Module) -> None:
     """Set every dropout, layer drop and router jitter to 0, so that training mode computes what evaluation mode does.
 

@@ -119,7 +119,7 @@ def share_prefixes(sequences: Sequence[np.ndarray[Any, Any]]) -> SharedRow:
     """One row of all sequences, in which no two sequences repeat a common beginning.
 
     Args:
-        sequences: token ids, each of at least one token.
+        sequences: token ids; one of them at least is not empty.
     """
     lengths = np.array([len(ids) for ids in sequences])
     starts = lengths.cumsum() - lengths

@@ -34,7 +34,7 @@ class Reference:
             self.anchor = Anchor(policy, NO_ADAPTER)
             return
         frozen = same_model(policy.lm) if source is None else source.requires_grad_(False)
-        self.anchor = Anchor(TokenModel(frozen, packing=policy.asked, chunk_tokens=policy.chunk_tokens))
+        self.anchor = Anchor(TokenModel(frozen, packing=policy.asked_packing, chunk_tokens=policy.chunk_tokens))
 
     @property
     def weights(self) -> torch.nn.Module:

@@ -7,6 +7,7 @@ sampling. Transformers' registry of attention functions is where it takes over.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -37,6 +38,29 @@ class RowAttention(Protocol):
             scaling: of the products of query and key; None for 1 / sqrt(size).
             window: tokens that a token attends to at most, itself included; None for all before it.
         """
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What a layer of a model asks of attention; see `RowAttention`."""
+
+    scaling: float | None
+    window: int | None
+
+
+class RecordedAttention:
+    """A `RowAttention` that notes what each layer asks for, in `layers`."""
+
+    def __init__(self, attention: RowAttention) -> None:
+        self.layers: list[LayerSettings] = []
+        self._attention = attention
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        """As `RowAttention`."""
+        self.layers.append(LayerSettings(scaling, window))
+        return self._attention(layer, query, key, value, scaling, window)
 
 
 def attended_by(attention: RowAttention, device: torch.device) -> dict[str, Any]:

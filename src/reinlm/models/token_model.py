@@ -30,7 +30,7 @@ Entropy = bool | Literal["grad"]
 Direction = Literal["reverse", "forward"]
 
 CHUNK_ELEMENTS = 2**27
-"""Default number of logits per chunk: 512 MiB of float32, 883 tokens of a vocabulary of 152,000."""
+"""Default number of logits per chunk on a GPU: 512 MiB of float32, 883 tokens of a vocabulary of 152,000."""
 NO_ADAPTER = ""
 """As the adapter in `Anchor` and `TokenModel.using`: the base model without adapter."""
 
@@ -124,7 +124,8 @@ class TokenModel(nn.Module):
         packing: "pad" runs one row a sequence; "pack" one row with all sequences end to end, which pays with flash
             attention; "share" one row in which what sequences share at their beginning is computed once; "auto"
             the best that the model can take.
-        chunk_tokens: scored tokens per chunk; by default so many that a chunk has `CHUNK_ELEMENTS` logits.
+        chunk_tokens: scored tokens per chunk; by default so many that a chunk has `CHUNK_ELEMENTS` logits, on a CPU
+            `chosen_logprobs.CACHED_ELEMENTS`.
 
     Raises:
         InputError: a model whose logits are not its head applied to its backbone, or one that cannot take the packing.
@@ -149,7 +150,7 @@ class TokenModel(nn.Module):
         self._split: Split | None = (
             None if backbone_only else split_head(lm)
         )  # tested here, before the model may be sharded
-        self.asked: Packing | Literal["auto"] = packing
+        self.asked_packing: Packing | Literal["auto"] = packing
         self.packing: Packing = _given(packing) if backbone_only else resolve_packing(lm, packing)
 
     @property

@@ -66,7 +66,7 @@ class Anchors:
         self.teacher: Anchor | None = None
         if algorithm.needs_teacher and teacher is not None:
             other = same_tokens("teacher.path", teacher.path, config, policy).model.requires_grad_(False)
-            self.teacher = Anchor(TokenModel(other, packing=model.asked, chunk_tokens=model.chunk_tokens))
+            self.teacher = Anchor(TokenModel(other, packing=model.asked_packing, chunk_tokens=model.chunk_tokens))
         self.marks = {name: fingerprint(anchor.model.lm) for name, anchor in self.by_name.items()}
         """Hash of the frozen weights, by model name."""
 
@@ -110,7 +110,7 @@ class OldPolicy:
                 "a full KL to the old policy keeps a second copy of the policy, which an adapter does not have",
                 hint="take estimator=k3, or train without an adapter",
             )
-        frozen = TokenModel(same_model(model.lm), packing=model.asked, chunk_tokens=model.chunk_tokens)
+        frozen = TokenModel(same_model(model.lm), packing=model.asked_packing, chunk_tokens=model.chunk_tokens)
         self.anchor = Anchor(frozen)
 
     @torch.no_grad()

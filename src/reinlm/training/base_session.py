@@ -187,7 +187,7 @@ class Session(ABC):
 
     def _note_padding(self, model: TokenModel) -> None:
         """Say once that the fastest layout is not to be had, where the choice was left to the library."""
-        if model.asked != "auto" or model.packing != "pad":
+        if model.asked_packing != "auto" or model.packing != "pad":
             return
         lm = unwrap(model.lm)
         text = (

@@ -29,7 +29,8 @@ class TrainingConfig(Config):
     turns of an episode) computed once; "pack": one row, nothing shared; "pad": rows side by side with padding. "auto": share
     where the model's attention is SDPA, pack with flash attention, else pad."""
     logprob_chunk: int | None = Field(None, ge=1)
-    """Tokens whose vocabulary-wide logits exist at once; null: as many as take 512 MiB."""
+    """Tokens whose vocabulary-wide logits exist at once; null: as many as take 8 MiB on a CPU,
+    where they stay in its cache, and 512 MiB elsewhere."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
     """"auto": float32 weights compute in bfloat16 on CUDA, and in float32 elsewhere."""
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from reinlm.batches import TokenBatch
+from reinlm.models.modules import attention_windows
 from reinlm.models.prefix_sharing import prefix_order
 
 
@@ -78,7 +79,7 @@ def model_work(model: Any) -> ModelWork:
         body_trained=round(trained),
         head_trained=head.numel() if head.requires_grad else 0,
         width=heads * size,
-        windows=_windows(config, layers),
+        windows=attention_windows(config) or (None,) * layers,
         weight_bytes=(round(body) + head.numel()) * bytes_each,
         cache_bytes=2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * size * bytes_each,
     )
@@ -88,12 +89,6 @@ def _active_share(config: Any) -> float:
     """The part of the experts that a token goes through."""
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
     return config.num_experts_per_tok / experts if experts else 1.0
-
-
-def _windows(config: Any, layers: int) -> tuple[int | None, ...]:
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or (["sliding_attention"] if window else ["full"]) * layers
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 # ---------------------------------------------------------------------------------------------------- training
