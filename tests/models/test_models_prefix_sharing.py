@@ -16,15 +16,20 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Llama4TextConfig,
+    Ministral3Config,
     MistralConfig,
     MistralForCausalLM,
+    Qwen2MoeConfig,
     Qwen3Config,
 )
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models import TokenModel, Want, micro_batches_sharing, score
+from reinlm.models.decoder import BackboneForward, LlamaForward, row_forward
 from reinlm.models.heads import resolve_packing
+from reinlm.models.modules import attention_windows
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.tiny import tiny_model
 
@@ -221,3 +226,48 @@ def test_auto_shares_where_it_can_and_says_by_name_where_it_cannot() -> None:
         assert resolve_packing(model, "auto") == expected
         assert resolve_packing(model, "pad") == "pad"
         assert TokenModel(model, packing="auto").packing == expected
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+
+
+def _random(config: Any) -> Any:
+    torch.manual_seed(1)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_windows_and_chunks_that_stand_in_the_mask_alone_are_padded() -> None:
+    """Longer than the tokens on which a model is tried, so that only the configuration tells of them."""
+    experts: dict[str, Any] = {
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+    }
+    windowed: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 2}
+    assert resolve_packing(_random(Qwen2MoeConfig(**SIZES, **experts)), "auto") == "share"
+    hidden = _random(Qwen2MoeConfig(**SIZES, **experts, **windowed))
+    assert resolve_packing(hidden, "auto") == "pad"
+    with pytest.raises(InputError, match="cannot share prefixes"):
+        resolve_packing(hidden, "share")
+    llama4: dict[str, Any] = {"num_local_experts": 2, "intermediate_size_mlp": 32, "attention_chunk_size": 12}
+    assert attention_windows(Llama4TextConfig(**SIZES, **llama4)) is None
+    told = _random(MistralConfig(**SIZES, sliding_window=12))
+    assert resolve_packing(told, "auto") == "share"
+    long = [[*range(20), 3], [*range(18), 5, 4]]
+    found, expected = (score(told, long, [[20], [18, 19]], packing=packing).scored for packing in ("share", "pad"))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_lean_forward_serves_the_architectures_that_it_names() -> None:
+    """Ministral 3 has the modules of Llama, and scales queries far into a sequence alone."""
+    assert type(row_forward(_random(MistralConfig(**SIZES)))) is LlamaForward
+    assert type(row_forward(_random(Ministral3Config(**SIZES)))) is BackboneForward

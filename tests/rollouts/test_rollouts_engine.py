@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from reinlm.errors import InputError, RunError
-from reinlm.rollouts.batch import PaddedRows
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
+from reinlm.rollouts.padded_rows import PaddedRows
 from reinlm.rollouts.protocol import Completion, Request, Sampling
 from reinlm.rollouts.sampling import noise_key, uniform
 from reinlm.rollouts.slots import Slots

@@ -54,7 +54,7 @@ class RunningAnswer:
         return Completion(self.request.id, np.array(self.tokens, np.int32), columns, reason)
 
 
-class Rows(Protocol):
+class AnswerRows(Protocol):
     """Answers in flight, and the model that writes them."""
 
     @property

@@ -15,10 +15,10 @@ from reinlm.errors import InputError, RunError
 from reinlm.models.decoder import row_forward
 from reinlm.models.heads import split_head
 from reinlm.models.modules import training_mode
-from reinlm.rollouts.answers import Prompt, Rows, RunningAnswer
-from reinlm.rollouts.batch import PaddedRows
+from reinlm.rollouts.answers import AnswerRows, Prompt, RunningAnswer
 from reinlm.rollouts.cache import RowCache, check_supported
 from reinlm.rollouts.driver import Driver
+from reinlm.rollouts.padded_rows import PaddedRows
 from reinlm.rollouts.protocol import Capabilities, Completion, Reason, Request
 from reinlm.rollouts.slots import Slots
 from reinlm.rollouts.stops import StopStrings, TokenText
@@ -96,7 +96,7 @@ class HFEngine:
         self._asleep = False
         self._queue: dict[Prompt, deque[RunningAnswer]] = {}
         self._ids: set[str] = set()
-        self._rows: Rows = self._make_rows(pad_id)
+        self._rows: AnswerRows = self._make_rows(pad_id)
         self._driver = Driver(self)
 
     @property
@@ -205,7 +205,7 @@ class HFEngine:
         self._ids.clear()
         self._rows.clear()
 
-    def _make_rows(self, pad_id: int) -> Rows:
+    def _make_rows(self, pad_id: int) -> AnswerRows:
         forward = row_forward(self._model)
         if forward is None:
             return PaddedRows(self._forward, self._device, self._context, pad_id)

@@ -27,12 +27,10 @@ from reinlm.training.text import TextConfig
 DEFAULT_ALGORITHM = "grpo"
 
 
-class ModelVerbConfig(Config):
-    """Settings of every verb: model, environment and imports."""
+class ModelAndPartsConfig(Config):
+    """Settings of every verb that runs a model: the model, the seed, and imports."""
 
     model: ModelConfig
-    environment: Any = "question"
-    """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Of everything random: order of the data, sampling, adapters."""
     imports: list[str] = Field(default_factory=list)
@@ -47,6 +45,13 @@ class ModelVerbConfig(Config):
     @classmethod
     def _one_import(cls, value: Any) -> Any:
         return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
+
+
+class ModelVerbConfig(ModelAndPartsConfig):
+    """Settings of verbs that run episodes or train: also the environment."""
+
+    environment: Any = "question"
+    """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
 
 
 class VerbConfig(ModelVerbConfig):

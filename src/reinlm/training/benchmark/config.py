@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from reinlm.algorithms import ALGORITHMS
-from reinlm.config import Config, build
+from reinlm.config import build
 from reinlm.errors import find_name
-from reinlm.models import ModelConfig
 from reinlm.rollouts.config import EngineChoice, check_groups
-from reinlm.training.config import DEFAULT_ALGORITHM, RLConfig, as_section
+from reinlm.training.config import DEFAULT_ALGORITHM, ModelAndPartsConfig, RLConfig
 from reinlm.training.sections import TrainingConfig
 
 WARM_UP = 1
@@ -53,12 +51,11 @@ class BenchRollout(EngineChoice):
         return self
 
 
-class BenchConfig(Config):
+class BenchConfig(ModelAndPartsConfig):
     """`reinlm bench`: how fast a model samples and trains on this machine."""
 
     verb: ClassVar[str] = "bench"
 
-    model: ModelConfig
     algorithm: str = DEFAULT_ALGORITHM
     """A name; its reference, its critic and its number of updates are part of the step."""
     rollout: BenchRollout = BenchRollout()
@@ -69,22 +66,10 @@ class BenchConfig(Config):
     """Threads of torch on the CPU; null: as `reinlm rl` has them."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Of prompts and answers."""
-    imports: list[str] = Field(default_factory=list)
-    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
     output: str | None = None
     """A JSON file for all figures; `-` is the standard output."""
     profile: str | None = None
     """A file for the trace of one further step, for a trace viewer such as Perfetto; `.json`, or `.json.gz`."""
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _model_path(cls, value: Any) -> Any:
-        return as_section("path", value)
-
-    @field_validator("imports", mode="before")
-    @classmethod
-    def _one_import(cls, value: Any) -> Any:
-        return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
 
     @field_validator("algorithm")
     @classmethod

@@ -37,7 +37,7 @@ class _Prefilled:
 
 
 class PaddedRows:
-    """Answers in flight, for models whose attention takes no rows of the engine's own; implements `reinlm.rollouts.answers.Rows`.
+    """Answers in flight, where attention takes no cache of the engine's own; implements `reinlm.rollouts.answers.AnswerRows`.
 
     Args:
         forward: the model's forward pass with a cache.
