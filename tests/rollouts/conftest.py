@@ -17,6 +17,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from reinlm.rollouts.hf_engine import HFEngine
+
 
 def _config(shape: str, **changes: object) -> PreTrainedConfig:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -77,3 +79,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
     core.train_from_iterator(["the end of the story, the answer is forty two"] * 4, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
+
+
+@pytest.fixture
+def engine(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> HFEngine:
+    return HFEngine(model, tokenizer, pad_id=PAD)

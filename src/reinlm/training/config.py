@@ -28,30 +28,30 @@ DEFAULT_ALGORITHM = "grpo"
 
 
 class ModelAndPartsConfig(Config):
-    """Settings of every verb that runs a model: the model, the seed, and imports."""
+    """What every verb that runs a model reads in short forms: its path alone as `model`, one file alone as `imports`."""
 
     model: ModelConfig
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Of everything random: order of the data, sampling, adapters."""
-    imports: list[str] = Field(default_factory=list)
-    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
 
     @field_validator("model", mode="before")
     @classmethod
     def _model_path(cls, value: Any) -> Any:
         return as_section("path", value)
 
-    @field_validator("imports", mode="before")
+    @field_validator("imports", mode="before", check_fields=False)
     @classmethod
     def _one_import(cls, value: Any) -> Any:
         return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
 
 
 class ModelVerbConfig(ModelAndPartsConfig):
-    """Settings of verbs that run episodes or train: also the environment."""
+    """Settings of verbs that run episodes or train: model, environment and imports."""
 
     environment: Any = "question"
     """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Of everything random: order of the data, sampling, adapters."""
+    imports: list[str] = Field(default_factory=list)
+    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
 
 
 class VerbConfig(ModelVerbConfig):

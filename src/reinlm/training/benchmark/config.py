@@ -66,6 +66,8 @@ class BenchConfig(ModelAndPartsConfig):
     """Threads of torch on the CPU; null: as `reinlm rl` has them."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Of prompts and answers."""
+    imports: list[str] = Field(default_factory=list)
+    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
     output: str | None = None
     """A JSON file for all figures; `-` is the standard output."""
     profile: str | None = None
