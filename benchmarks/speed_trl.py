@@ -1,10 +1,9 @@
-"""Speed and memory of reinlm beside those of an installed TRL, in one process that alternates between the two.
+"""Speed of reinlm beside that of an installed TRL, in one process that alternates between the two.
 
     python -m venv speed && . speed/bin/activate        # TRL brings its own versions: an environment of its own
     pip install trl && pip install -e .
     python benchmarks/speed_trl.py                                  # whole GRPO steps, all four rows; --rows ragged for one
     python benchmarks/speed_trl.py --work sampling                  # the in-process engine beside `model.generate`
-    python benchmarks/speed_trl.py --work memory                    # peak of the log-probability step; a process for each side
     python benchmarks/speed_trl.py --work ppo                       # PPO with a critic beside GRPO, both reinlm's
 
 Figures are medians of `--turns` turns (5), after one of each side that is not counted; `--threads` are torch's (2).
@@ -20,10 +19,6 @@ TRL's settings are those that were the fastest on the CPU: micro-batches of 16 a
 log-probabilities; `generate` with its dynamic cache; the fused AdamW. `--trl` changes them: its static cache, its continuous
 batching and `torch_compile` were no faster, as in `--trl '{"use_transformers_continuous_batching": true}'`. reinlm's settings are
 its defaults.
-
-Of the memory step, TRL's side is what its loss calls: the fused head of its `GRPOTrainer`, which works on 4,096 tokens by 32,768
-entries of the vocabulary at a time, through `_get_per_token_logps_and_entropies`. Both sides compute the entropy too, as in
-training, and the backward pass of the mean log-probability. The figure is the largest resident size less that before the step.
 """
 
 from __future__ import annotations
@@ -33,45 +28,35 @@ import contextlib
 import copy
 import json
 import os
-import random
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, count, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import psutil  # type: ignore[import-untyped]
 import torch
 import transformers
+from random_models import RAGGED, ROWS, Row, alphabet, random_model, random_prompts
 from transformers import (
     GenerationConfig,
     PreTrainedModel,
     PrinterCallback,
-    Qwen3Config,
-    Qwen3ForCausalLM,
     TrainerCallback,
 )
 
 import reinlm
-from reinlm.batches import TokenBatch
-from reinlm.models import TokenModel, Want, character_tokenizer
+from reinlm.models import character_tokenizer
 from reinlm.rollouts import HFEngine, Request, Sampling
 
 try:
     import trl
     from datasets import Dataset
-    from trl.trainer.utils import add_fused_lm_head
 except ImportError as error:
     raise SystemExit(f"TRL cannot be imported here ({error}); {__file__} says at its top how to set it up") from error
 
@@ -83,35 +68,6 @@ APART = 0.2
 # ------------------------------------------------------------------------------------------------ what is measured
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model and the batch of a step: `answers` in groups of `group`, to prompts of `prompt` tokens."""
-
-    name: str
-    hidden: int = 256
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    inner: int = 768
-    vocabulary: int = 64
-    prompt: int = 16
-    answer: int = 128
-    """Tokens of an answer at most."""
-    answers: int = 64
-    group: int = 8
-    micro_batch: int = 16
-    """Answers in one of TRL's micro-batches: of 64, 16 and 8 the fastest."""
-
-
-RAGGED = Row("ragged")
-ROWS = (
-    RAGGED,
-    Row("short", answer=32, micro_batch=64),
-    Row("wide", hidden=512, layers=8, heads=8, kv_heads=4, inner=1536, vocabulary=8192, prompt=64, answer=64),
-    Row("long_prompts", prompt=256, answer=64),
-)
-MEMORY = Row("memory", layers=2, vocabulary=151_936)
-MEMORY_SEQUENCES, MEMORY_TOKENS = 8, 1024
 PPO: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a critic of its own, one pass": ({"base": "ppo", "kl": None}, {"passes": 1}, {}),
     "the critic shares the backbone, one pass": (
@@ -122,38 +78,6 @@ PPO: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "as it stands: four passes, KL to a reference": ("ppo", {}, {}),
 }
 """Algorithm, section `training` and further sections."""
-
-
-def random_model(row: Row, seed: int) -> PreTrainedModel:
-    """Weights from the seed, embedding and head tied."""
-    config = Qwen3Config(
-        hidden_size=row.hidden,
-        num_hidden_layers=row.layers,
-        num_attention_heads=row.heads,
-        num_key_value_heads=row.kv_heads,
-        head_dim=64,
-        intermediate_size=row.inner,
-        vocab_size=row.vocabulary,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(seed)
-    return Qwen3ForCausalLM(config).eval()
-
-
-def alphabet(row: Row) -> str:
-    """A character for each token but padding and EOS: those of ASCII from the digits on, then ideographs."""
-    codes = chain(range(ord("0"), 127), count(0x4E00))
-    return "".join(map(chr, islice(codes, row.vocabulary - 2)))
-
-
-def random_prompts(row: Row, seed: int) -> list[str]:
-    drawn = random.Random(seed)
-    return ["".join(drawn.choices(alphabet(row), k=row.prompt)) for _ in range(row.answers // row.group)]
 
 
 def odd_characters(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
@@ -364,59 +288,6 @@ def _completions(engine: HFEngine) -> Iterator[Any]:
         yield from engine.step()
 
 
-# ------------------------------------------------------------------------------------------------ memory
-
-
-def our_logprobs(model: PreTrainedModel, ids: torch.Tensor) -> Callable[[], torch.Tensor]:
-    scorer = TokenModel(model, packing="auto")
-    batch = TokenBatch.of(ids.tolist(), [list(range(1, ids.shape[1]))] * len(ids))
-    return lambda: scorer(batch, Want(entropy=True)).scored
-
-
-def trl_logprobs(model: PreTrainedModel, ids: torch.Tensor) -> Callable[[], torch.Tensor]:
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    one_process = SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=True)
-    trainer: Any = SimpleNamespace(accelerator=one_process)
-    mask, scored, method = torch.ones_like(ids), ids.shape[1] - 1, trl.GRPOTrainer._get_per_token_logps_and_entropies
-    return lambda: method(trainer, model, ids, mask, scored, compute_entropy=True)[0]
-
-
-SIDES = {"trl": trl_logprobs, "reinlm": our_logprobs}
-
-
-def peak_of(side: str, arguments: argparse.Namespace) -> None:
-    """What a process of its own runs: prints the bytes, the seconds and the mean log-probability of one side."""
-    model = random_model(MEMORY, arguments.seed).train()
-    ids = torch.randint(2, MEMORY.vocabulary, (MEMORY_SEQUENCES, MEMORY_TOKENS))
-    SIDES[side](copy.deepcopy(model), ids[:1, :8])().mean().backward()  # libraries load their code
-    logprobs = SIDES[side](model, ids)
-    before, started = psutil.Process().memory_info().rss, time.perf_counter()
-    mean = logprobs().mean()
-    mean.backward()
-    seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(json.dumps({"bytes": peak - before, "seconds": seconds, "mean": mean.item()}))
-
-
-def measure_memory(arguments: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    for _ in range(arguments.turns):
-        for side, results in found.items():
-            command = [sys.executable, __file__, "--peak-of", side, "--threads", str(arguments.threads)]
-            command += ["--seed", str(arguments.seed)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            results.append(json.loads(done.stdout.splitlines()[-1]))
-    means = {side: results[0]["mean"] for side, results in found.items()}
-    if abs(means["trl"] - means["reinlm"]) > 1e-4 * abs(means["trl"]):
-        raise SystemExit(f"the mean log-probabilities differ: {means}")
-    medians = {
-        side: {name: statistics.median(result[name] for result in results) for name in ("bytes", "seconds")}
-        for side, results in found.items()
-    }
-    ratio = medians["reinlm"]["bytes"] / medians["trl"]["bytes"]
-    return {"name": "memory", **medians, "ratio": round(ratio, 3), "shape": asdict(MEMORY)}
-
-
 # ------------------------------------------------------------------------------------------------ what is printed
 
 
@@ -449,17 +320,7 @@ def show(rows: Iterator[dict[str, Any]], sides: tuple[str, str]) -> list[dict[st
     return shown
 
 
-def show_memory(row: dict[str, Any]) -> list[dict[str, Any]]:
-    print("| side | peak, MiB | seconds | reinlm / TRL |\n|---|---|---|---|")
-    for side in SIDES:
-        ratio = f"{row['ratio']:.2f}" if side == "reinlm" else ""
-        print(f"| {side} | {row[side]['bytes'] / 2**20:.0f} | {row[side]['seconds']:.2f} | {ratio} |")
-    return [row]
-
-
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    if arguments.work == "memory":
-        return show_memory(measure_memory(arguments))
     if arguments.work == "sampling":
         return show((measure_sampling(answers, arguments) for answers in (64, 256)), ("generate", "reinlm"))
     if arguments.work == "ppo":
@@ -471,7 +332,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     names = [row.name for row in ROWS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", choices=("step", "sampling", "memory", "ppo"), default="step")
+    parser.add_argument("--work", choices=("step", "sampling", "ppo"), default="step")
     parser.add_argument("--rows", nargs="+", choices=names, default=names, help="of the work `step`")
     parser.add_argument("--turns", type=int, default=5, help="of each side")
     parser.add_argument("--warmup", type=int, default=1, help="turns of each side that are not counted")
@@ -480,15 +341,11 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, choices=(8, 16, 32, 64), help="answers in one of TRL's")
     parser.add_argument("--trl", type=json.loads, default={}, metavar="JSON", help="further values of GRPOConfig")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the table there too")
-    parser.add_argument("--peak-of", choices=tuple(SIDES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.turns < 1 or arguments.warmup < 0:
         parser.error("--turns is at least 1, and --warmup at least 0")
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(arguments.threads)
-    if arguments.peak_of:
-        peak_of(arguments.peak_of, arguments)
-        return
     about: dict[str, Any] = {module.__name__: module.__version__ for module in (reinlm, trl, transformers, torch)}
     about |= {name: getattr(arguments, name) for name in ("work", "turns", "threads", "seed")}
     about |= {"micro_batch": arguments.micro_batch} if arguments.micro_batch else {}
