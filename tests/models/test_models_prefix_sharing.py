@@ -27,7 +27,8 @@ from transformers import (
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models import TokenModel, Want, micro_batches_sharing, score
-from reinlm.models.decoder import BackboneForward, LlamaForward, row_forward
+from reinlm.models.chosen_logprobs import chosen_logprobs
+from reinlm.models.decoder import BackboneForward, LlamaForward, UnlessHooked, row_forward
 from reinlm.models.heads import resolve_packing
 from reinlm.models.modules import attention_windows
 from reinlm.models.prefix_sharing import share_prefixes
@@ -269,5 +270,74 @@ def test_windows_and_chunks_that_stand_in_the_mask_alone_are_padded() -> None:
 
 def test_a_lean_forward_serves_the_architectures_that_it_names() -> None:
     """Ministral 3 has the modules of Llama, and scales queries far into a sequence alone."""
-    assert type(row_forward(_random(MistralConfig(**SIZES)))) is LlamaForward
+    served = row_forward(_random(MistralConfig(**SIZES)))
+    assert isinstance(served, UnlessHooked)
+    assert type(served.lean) is LlamaForward
     assert type(row_forward(_random(Ministral3Config(**SIZES)))) is BackboneForward
+
+
+def test_a_lean_forward_that_computes_something_else_is_not_taken() -> None:
+    """As of a class of its own that calls itself a Llama."""
+
+    def doubled(self: Any, x: Tensor) -> Tensor:
+        return 2 * self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    model = _random(MistralConfig(**SIZES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model.model.norm), "forward", doubled)
+        assert type(row_forward(model)) is BackboneForward
+
+
+def test_a_window_holds_where_nothing_is_shared() -> None:
+    model = _random(MistralConfig(**SIZES, sliding_window=5))
+    found, expected = (
+        score(model, [list(range(20))], [[12, 19]], packing=packing).scored for packing in ("share", "pad")
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_attention_that_is_changed_later_is_refused_or_padded() -> None:
+    model = _random(MistralConfig(**SIZES))
+    scorer = TokenModel(model, packing="share")
+    batch = TokenBatch.of([[1, 2, 3]], [[1, 2]])
+    expected = scorer(batch, Want()).scored
+    model.set_attn_implementation("eager")
+    with pytest.raises(InputError, match="was changed to 'eager'"):
+        scorer(batch, Want())
+    torch.testing.assert_close(TokenModel(model, packing="auto")(batch, Want()).scored, expected, rtol=0, atol=1e-5)
+
+
+def test_attention_dropout_acts_on_a_shared_row() -> None:
+    model = _random(MistralConfig(**SIZES, attention_dropout=0.5))
+    scorer = TokenModel(model, packing="share")
+    batch = TokenBatch.of([list(range(12)), [*range(8), 3, 2]], [[9, 10, 11], [8, 9]])
+    still = scorer(batch, Want()).scored
+    torch.testing.assert_close(scorer(batch, Want()).scored, still, rtol=0, atol=0)
+    model.train()
+    torch.manual_seed(0)
+    assert (scorer(batch, Want()).scored - scorer(batch, Want()).scored).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_a_token_that_is_impossible_leaves_gradients_finite(scale: float) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(8, 11).double()
+    with torch.no_grad():
+        head.bias[4] = -torch.inf
+    hidden, targets = torch.randn(6, 8, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 5, 6])
+    logprobs, entropies, _ = chosen_logprobs(hidden, head, targets, None, size=4, entropy=True)
+    assert entropies is not None
+    found = torch.autograd.grad(logprobs.sum() + scale * entropies.sum(), [hidden, head.weight])
+    every = head(hidden)[:, [*range(4), *range(5, 11)]].log_softmax(-1)
+    plain = every.gather(-1, torch.tensor([0, 1, 2, 3, 4, 5])[:, None]).sum() - scale * (every.exp() * every).sum()
+    for one, other in zip(found, torch.autograd.grad(plain, [hidden, head.weight]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_hooks_on_the_head_are_called() -> None:
+    model = _random(MistralConfig(**SIZES))
+    scorer = TokenModel(model, packing="share")
+    called: list[str] = []
+    model.lm_head.register_full_backward_hook(lambda *_: called.append("backward"))
+    scorer(TokenBatch.of([[1, 2, 3]], [[1, 2]]), Want()).scored.sum().backward()
+    assert called == ["backward"]

@@ -200,3 +200,68 @@ def test_an_interrupted_step_leaves_an_engine_that_works(model: PreTrainedModel,
     handle.remove()
     assert engine.in_flight == 0
     assert run(engine, requests(OK)) == reference
+
+
+def test_an_answer_that_is_asked_for_after_an_update_reads_its_prompt_anew(
+    model: PreTrainedModel, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """While answers to the same prompt are written, which keep what they have read."""
+    other = make_model(initializer_range=0.3)
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    prompt = (5, 6, 7)
+    engine.submit([Request(f"old/{i}", prompt, Sampling(max_new_tokens=12, temperature=0.0)) for i in range(2)])
+    engine.step()
+    engine.update(other.state_dict(), 1)
+    engine.submit([Request(f"new/{i}", prompt, Sampling(max_new_tokens=5, temperature=0.0)) for i in range(2)])
+    done = drain(engine)
+    expected = tuple(other.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=5)[0, 3:].tolist())
+    assert ids(done["new/0"]) == ids(done["new/1"]) == expected
+
+
+def test_a_prompt_that_was_read_by_broken_weights_is_read_anew(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    engine = HFEngine(model, tokenizer, pad_id=PAD, max_batch=2)
+    asked = requests(OK, prompts=[(5, 6, 7)], samples=6)
+    reference = run(engine, asked)
+    good = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    engine.submit(asked)
+    with pytest.raises(RunError, match="not finite"):
+        engine.step()
+    model.load_state_dict(good)
+    assert run(engine, asked) == reference
+
+
+def test_hooks_on_layers_act_on_what_is_sampled(model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    greedy = Sampling(max_new_tokens=6, temperature=0.0)
+    plain = ids(run(engine, [Request("a", (5, 6, 7), greedy)])["a"])
+    torch.manual_seed(0)
+    steering = 3 * torch.randn(32)
+    handle = model.model.layers[0].register_forward_hook(lambda _m, _a, output: output + steering)
+    steered = ids(run(engine, [Request("a", (5, 6, 7), greedy)])["a"])
+    expected = model.generate(torch.tensor([[5, 6, 7]]), do_sample=False, max_new_tokens=6)
+    handle.remove()
+    assert steered == tuple(expected[0, 3:].tolist()) != plain
+    assert ids(run(engine, [Request("a", (5, 6, 7), greedy)])["a"]) == plain
+
+
+def test_a_model_whose_logits_are_not_its_heads_is_sampled_from(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model: Any = make_model()
+    forward = model.forward
+
+    def scaled(*arguments: Any, **options: Any) -> Any:
+        output = forward(*arguments, **options)
+        output.logits = output.logits * output.logits.abs()
+        return output
+
+    model.forward = scaled
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    done = run(engine, [Request("a", (5, 6, 7), Sampling(max_new_tokens=6, temperature=0.0))])["a"]
+    assert ids(done) == tuple(
+        model.generate(torch.tensor([[5, 6, 7]]), do_sample=False, max_new_tokens=6)[0, 3:].tolist()
+    )

@@ -127,7 +127,7 @@ def print_benchmark(found: Benchmark) -> None:
     console.print(table)
     console.print(
         f"{shape['parameters']:,} parameters in {shape['computed_in']}, packing {shape['packing']}, {machine.device} with "
-        f"{machine.threads} thread{'s' * (machine.threads > 1)}; {len(found.turns)} turns",
+        f"{machine.threads} thread{'s' * (machine.threads > 1)}; {len(found.turns)} turn{'s' * (len(found.turns) > 1)}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
 

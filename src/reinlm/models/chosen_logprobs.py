@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from reinlm.objectives import full_entropy
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
 CACHED_ELEMENTS = 2**21
 """Logits of a chunk on the CPU: 8 MiB in float32."""
+_IMPOSSIBLE = -1e4
+"""A log-probability whose exponential is 0 in every type, and whose products with gradients stay finite."""
 
 
 def is_plain(head: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a head is a linear layer and nothing else: no adapter, no hook, not sharded."""
-    hooked = bool(head._forward_hooks or head._forward_pre_hooks)
+    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
+    hooked = any(hooks)
     return type(head) is nn.Linear and not hooked and not hasattr(head.weight, "full_tensor")
 
 
@@ -50,7 +54,8 @@ def chosen_logprobs(
         size: tokens of a chunk.
     """
     device = hidden.device.type
-    computed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    lower = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
+    computed = torch.get_autocast_dtype(device) if lower else hidden.dtype
     found = _Chosen.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, targets, temperature, size, entropy, computed
     )
@@ -90,6 +95,7 @@ class _Chosen(torch.autograd.Function):
         return logprobs, entropies, likeliest
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, temperature, entropies = ctx.saved_tensors
         of_logprobs, of_entropies, _ = gradients
@@ -102,7 +108,7 @@ class _Chosen(torch.autograd.Function):
             every = logits.of(part).log_softmax(-1)
             factor: Tensor | float = 0.0 if of_logprobs is None else -of_logprobs[part, None]
             if of_entropies is not None:
-                every.clamp_(min=torch.finfo(every.dtype).min)
+                every.clamp_(min=_IMPOSSIBLE)
                 factor = factor - (every + entropies[part, None]).mul_(of_entropies[part, None])
             slope = every.exp_().mul_(factor)
             if of_logprobs is not None:

@@ -83,6 +83,8 @@ def supports_packing(model: nn.Module) -> bool:
 
 def supports_sharing(model: nn.Module) -> bool:
     """Whether what sequences share at their beginning can be computed once, by `prefix_sharing`. Tested once."""
+    if unwrap(model).config._attn_implementation != "sdpa":  # which may be changed at any time
+        return False
     if model not in _shares:
         _shares[model] = _try_sharing(model, split_head(model))
     return _shares[model]
@@ -177,9 +179,8 @@ def _try_sharing(model: nn.Module, split: Split) -> bool:
     What differs only far into a sequence cannot be seen on a few tokens: chunks of attention, and windows that a model
     writes into the mask alone, which a row does without.
     """
-    config = unwrap(model).config
-    windows = attention_windows(config.get_text_config())
-    if config._attn_implementation != "sdpa" or windows is None:
+    windows = attention_windows(unwrap(model).config.get_text_config())
+    if windows is None:
         return False
     install()
     with quietly(model):

@@ -69,10 +69,17 @@ class PrefixTree:
         return max(block.keys.shape[1] for block in self.blocks)
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        dropout: float = 0.0,
     ) -> Tensor:
         """As `reinlm.models.row_attention.RowAttention`."""
-        return tree_attention(query, key, value, self, scaling, window)
+        return tree_attention(query, key, value, self, scaling, window, dropout)
 
     def mask(self, dtype: torch.dtype, window: int | None) -> list[Tensor | None]:
         """The mask of every block, [rows, 1, queries, keys]; None where each query simply attends to all keys up to itself."""
@@ -236,12 +243,14 @@ def tree_attention(
     tree: PrefixTree,
     scaling: float | None = None,
     window: int | None = None,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "1 row heads size"]:
     """Attention of every token of the row to the tokens before it in its own sequence, and to itself.
 
     Args:
         scaling: of the products of query and key; None for 1 / sqrt(size).
         window: tokens that a token attends to at most, itself included (sliding-window attention).
+        dropout: share of the attention weights that is set to 0.
     """
     query, key, value = as_computed(query, key, value)
     heads, size = query.shape[1], query.shape[3]
@@ -253,6 +262,7 @@ def tree_attention(
             _rows(flat_key, block.keys, size),
             _rows(flat_value, block.keys, size),
             attn_mask=mask,
+            dropout_p=dropout,
             is_causal=mask is None,
             scale=scaling,
             enable_gqa=key.shape[1] != heads,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from reinlm.errors import InputError
+
 if TYPE_CHECKING:
     from jaxtyping import Float
 
@@ -30,6 +32,7 @@ class RowAttention(Protocol):
         value: Float[Tensor, "1 kv_heads row size"],
         scaling: float | None,
         window: int | None,
+        dropout: float = 0.0,
     ) -> Float[Tensor, "1 row heads size"]:
         """The attention's output at every token.
 
@@ -37,6 +40,7 @@ class RowAttention(Protocol):
             layer: its number, from 0.
             scaling: of the products of query and key; None for 1 / sqrt(size).
             window: tokens that a token attends to at most, itself included; None for all before it.
+            dropout: share of the attention weights that is set to 0, in training mode.
         """
 
 
@@ -56,11 +60,18 @@ class RecordedAttention:
         self._attention = attention
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        dropout: float = 0.0,
     ) -> Tensor:
         """As `RowAttention`."""
         self.layers.append(LayerSettings(scaling, window))
-        return self._attention(layer, query, key, value, scaling, window)
+        return self._attention(layer, query, key, value, scaling, window, dropout)
 
 
 def attended_by(attention: RowAttention, device: torch.device) -> dict[str, Any]:
@@ -68,10 +79,20 @@ def attended_by(attention: RowAttention, device: torch.device) -> dict[str, Any]
     return {_KEYWORD: attention, "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
 
 
+def check_sdpa(backbone: Any) -> None:
+    """Raise InputError where the attention of a model was changed since it was found to take a `RowAttention`."""
+    found = backbone.config._attn_implementation
+    if found != "sdpa":
+        raise InputError(
+            f"the attention of {type(backbone).__name__} was changed to {found!r}, which takes no rows",
+            hint="set it before the model is given to reinlm, or set it back to 'sdpa'",
+        )
+
+
 def as_computed(*states: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys or values in the type that attention computes in: that of autocast, where it is on."""
     device = states[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.is_autocast_enabled(device) or states[0].dtype == torch.float64:
         return states
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in states)
 
@@ -91,8 +112,8 @@ def install() -> None:
         if attention is None:
             found: tuple[Tensor, Tensor | None] = plain(module, query, key, value, attention_mask, **kwargs)
             return found
-        scaling, window = kwargs.get("scaling"), kwargs.get("sliding_window")
-        return attention(module.layer_idx, query, key, value, scaling, window), None
+        scaling, window, dropout = (kwargs.get(name) for name in ("scaling", "sliding_window", "dropout"))
+        return attention(module.layer_idx, query, key, value, scaling, window, dropout or 0.0), None
 
     setattr(sdpa_attention, _KEYWORD, True)
     ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention

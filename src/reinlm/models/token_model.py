@@ -21,6 +21,7 @@ from reinlm.errors import InputError
 from reinlm.models.chosen_logprobs import CACHED_ELEMENTS, chosen_logprobs, is_plain
 from reinlm.models.heads import Split, identity, resolve_packing, split_head
 from reinlm.models.packed import Packing, Rows, filler, lay_out
+from reinlm.models.row_attention import check_sdpa
 from reinlm.objectives import full_divergence, full_entropy
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class TokenModel(nn.Module):
 
     def _hidden(self, rows: Rows) -> Float[Tensor, " tokens hidden"]:
         backbone = self.lm if self._split is None else self._split.backbone
+        if self.packing == "share":
+            check_sdpa(backbone)
         states: Tensor = backbone(**rows.inputs, use_cache=False)[0]
         return rows.gather(states)
 

@@ -206,7 +206,10 @@ class HFEngine:
         self._rows.clear()
 
     def _make_rows(self, pad_id: int) -> AnswerRows:
-        forward = row_forward(self._model)
+        try:
+            forward = row_forward(self._model)
+        except InputError:  # its logits are not a head's on a backbone's states: it can be sampled from, not trained
+            forward = None
         if forward is None:
             return PaddedRows(self._forward, self._device, self._context, pad_id)
         return Slots(forward, split_head(self._model).logits, self._device)

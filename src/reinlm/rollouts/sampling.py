@@ -185,26 +185,23 @@ def _inverse_cdf(logprobs: Float[Tensor, " rows vocabulary"], noise: Float[Tenso
     """
     probabilities = logprobs.exp()
     if logprobs.shape[-1] <= 2 * BLOCK:
-        return _search(probabilities, noise, None)
+        cumulative = probabilities.to(noise.dtype).cumsum(-1)
+        return _search(cumulative, noise[:, None] * cumulative[:, -1:])
     blocks = F.pad(probabilities, (0, -logprobs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
-    masses = blocks.sum(-1)
-    found = _search(masses, noise, None)
-    before = (masses.to(noise.dtype).cumsum(-1) - masses).gather(-1, found[:, None])
-    reached = noise[:, None] * masses.sum(-1, keepdim=True, dtype=noise.dtype) - before
-    inside = blocks[torch.arange(len(found), device=found.device), found]
-    return found * BLOCK + _search(inside, noise, reached)
+    cumulative = blocks.sum(-1).to(noise.dtype).cumsum(-1)
+    target = noise[:, None] * cumulative[:, -1:]
+    found = _search(cumulative, target)
+    before = F.pad(cumulative, (1, 0)).gather(-1, found[:, None])
+    inside = blocks[torch.arange(len(found), device=found.device), found].to(noise.dtype).cumsum(-1)
+    return found * BLOCK + _search(inside, target - before)
 
 
-def _search(
-    masses: Float[Tensor, " rows entries"], noise: Float[Tensor, " rows"], reached: Float[Tensor, " rows 1"] | None
-) -> Int[Tensor, " rows"]:
-    """The first entry whose cumulative mass exceeds `reached`, by default the noise times the mass of all."""
-    cumulative = masses.to(noise.dtype).cumsum(-1)
+def _search(cumulative: Float[Tensor, " rows entries"], target: Float[Tensor, " rows 1"]) -> Int[Tensor, " rows"]:
+    """The first entry whose cumulative mass exceeds the target, and at most the last one that has mass."""
     total = cumulative[:, -1:].contiguous()
-    target = noise[:, None] * total if reached is None else reached.clamp(min=0)
     found = torch.searchsorted(cumulative, target, right=True)
     # Rounding may lift the target to the total itself; the last entry of non-zero mass is where that is reached.
-    possible = torch.searchsorted(cumulative, total).clamp(max=masses.shape[-1] - 1)
+    possible = torch.searchsorted(cumulative, total).clamp(max=cumulative.shape[-1] - 1)
     return torch.minimum(found, possible)[:, 0]
 
 

@@ -97,10 +97,15 @@ class Slots:
         self._head = head
         self._device = device
         self._kept: ReadPrompt | None = None
-        self.clear()
+        self._empty()
 
     def clear(self) -> None:
         """Forget everything."""
+        self._kept = None
+        self._empty()
+
+    def _empty(self) -> None:
+        """Give the cache back."""
         self._rows: list[RunningAnswer] = []
         self._own, self._shared = Table(), Table()
         self._prompts: list[Prompt] = []
@@ -138,7 +143,7 @@ class Slots:
         if not queued:
             self._kept = None
         if not self._rows:
-            self.clear()
+            self._empty()
 
     def admit(self, arrivals: Sequence[tuple[Prompt, Sequence[RunningAnswer]]], waiting: bool) -> None:
         """Read the prompts that are not known, and add rows. Between `advance` and `choose`.
@@ -162,7 +167,13 @@ class Slots:
         tree = row.tree(self._device)
 
         def attention(
-            layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+            layer: int,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            scaling: float | None,
+            window: int | None,
+            dropout: float = 0.0,
         ) -> Tensor:
             key, value = as_computed(key, value)
             layers.append((key[0].transpose(0, 1), value[0].transpose(0, 1)))
@@ -354,9 +365,16 @@ class Reading:
         self._masks: dict[int | None, Tensor] = {}
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        dropout: float = 0.0,
     ) -> Tensor:
-        """As `reinlm.models.row_attention.RowAttention`."""
+        """As `reinlm.models.row_attention.RowAttention`; an engine samples without dropout."""
         query, key, value = as_computed(query, key, value)
         keys, values = self._own.layers[layer]
         count, heads = self._count, key.shape[1]
