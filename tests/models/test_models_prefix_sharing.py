@@ -321,17 +321,17 @@ def test_attention_dropout_acts_on_a_shared_row() -> None:
 @pytest.mark.parametrize("scale", [0.1, 30.0])
 def test_a_token_that_is_impossible_leaves_gradients_finite(scale: float) -> None:
     torch.manual_seed(0)
-    head = nn.Linear(8, 11).double()
+    head = nn.Linear(8, 11)
     with torch.no_grad():
         head.bias[4] = -torch.inf
-    hidden, targets = torch.randn(6, 8, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 5, 6])
+    hidden, targets = torch.randn(6, 8, requires_grad=True), torch.tensor([0, 1, 2, 3, 5, 6])
     logprobs, entropies, _ = chosen_logprobs(hidden, head, targets, None, size=4, entropy=True)
     assert entropies is not None
     found = torch.autograd.grad(logprobs.sum() + scale * entropies.sum(), [hidden, head.weight])
     every = head(hidden)[:, [*range(4), *range(5, 11)]].log_softmax(-1)
     plain = every.gather(-1, torch.tensor([0, 1, 2, 3, 4, 5])[:, None]).sum() - scale * (every.exp() * every).sum()
     for one, other in zip(found, torch.autograd.grad(plain, [hidden, head.weight]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_hooks_on_the_head_are_called() -> None:
