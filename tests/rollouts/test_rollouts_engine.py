@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from reinlm.errors import InputError, RunError
+from reinlm.models import score
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
@@ -330,3 +331,25 @@ def test_an_adapter_around_the_model_is_sampled_from(
     for i, prompt in enumerate(RAGGED):
         generated = model.generate(input_ids=torch.tensor([prompt]), do_sample=False, max_new_tokens=20)
         assert ids(done[f"{i}/0"]) == tuple(generated[0, len(prompt) :].tolist())
+
+
+def test_in_bfloat16_it_is_as_near_to_the_trainers_log_probabilities_as_with_transformers_cache(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operation rounds as that of transformers does."""
+    monkeypatch.setattr("reinlm.rollouts.slots.SHARED_FROM", 2)
+    model: Any = make_model(max_position_embeddings=96)
+    model = model.bfloat16()
+    prompts = [tuple(range(first, first + 50)) for first in (5, 60, 120)]
+
+    def apart() -> float:
+        done = run(HFEngine(model, tokenizer, pad_id=PAD), requests(OK, prompts=prompts, samples=8))
+        answers = [done[f"{i}/{k}"] for i in range(len(prompts)) for k in range(8)]
+        sequences = [[*prompts[i // 8], *ids(answer)] for i, answer in enumerate(answers)]
+        places = [list(range(50, len(sequence))) for sequence in sequences]
+        trained = score(model, sequences, places, packing="share").scored
+        return float((trained - torch.tensor([x for answer in answers for x in logprobs(answer)])).abs().mean())
+
+    own = apart()
+    monkeypatch.setattr("reinlm.rollouts.hf_engine.row_forward", lambda _: None)
+    assert own <= 1.25 * apart()

@@ -145,16 +145,10 @@ def test_old_logprobs_are_scored_only_where_a_batch_is_used_more_than_once() -> 
         ({"passes": 2}, 1),
         ({"minibatches": 2, "passes": 3}, 1),
     ):
-        policy = tiny_policy()
-        scored: list[bool] = []  # forward passes that are neither the engine's, which has a cache, nor an update's
-        policy.model.model.register_forward_pre_hook(
-            lambda _module, _given, named, scored=scored: scored.append(
-                not named["use_cache"] and not torch.is_grad_enabled()
-            ),
-            with_kwargs=True,
-        )
-        watched = Watched(rl_task(policy, plain, reward=even, training=training))
-        scored.clear()
+        task = rl_task(tiny_policy(), plain, reward=even, training=training)
+        scored: list[bool] = []  # passes that are not an update's
+        task.model.register_forward_pre_hook(lambda *_, scored=scored: scored.append(not torch.is_grad_enabled()))
+        watched = Watched(task)
         watched.step(1)
         assert sum(scored) == expected
         assert len(watched.gradients) == training.get("minibatches", 1) * training.get("passes", 1)

@@ -104,14 +104,16 @@ class GPT2Forward:
 
 
 class UnlessHooked:
-    """A lean forward pass, and the model's own while a module has a hook, which the lean one might not call."""
+    """A lean forward pass, and the model's own while a module has a hook, which the lean one might not call.
 
-    def __init__(self, lean: RowForward, own: BackboneForward, backbone: nn.Module) -> None:
+    The embeddings are left out: every pass calls them, and gradient checkpointing hooks them.
+    """
+
+    def __init__(self, lean: RowForward, own: BackboneForward, backbone: Any) -> None:
         self.lean = lean
         self._own = own
-        self._hooks = [
-            hooks for module in backbone.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        ]
+        others = (module for module in backbone.modules() if module is not backbone.get_input_embeddings())
+        self._hooks = [hooks for module in others for hooks in (module._forward_hooks, module._forward_pre_hooks)]
 
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
@@ -134,7 +136,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype | None:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:
     """x · cos + (x with its halves exchanged) · sin, where the first half of `sin` is negative."""
-    return (x * cos).addcmul_(x.roll(half, -1), sin)
+    return (x * cos).add_(x.roll(half, -1) * sin)
 
 
 _FORWARDS: dict[str, type[LlamaForward | GPT2Forward]] = {

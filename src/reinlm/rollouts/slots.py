@@ -24,7 +24,7 @@ from reinlm.rollouts.sampling import RowSampling, sample
 
 SHARED_FROM = 48
 """Prompts of several answers that have this many tokens are kept once; shorter ones are copied to each answer's row, since
-attention to a shared prompt takes more calls for fewer bytes."""
+attention to a shared prompt takes more calls for fewer bytes. In half precision all are copied: products would round scores."""
 _SPARE = 64
 """Columns of room made at once, so that growth copies rarely."""
 
@@ -42,6 +42,11 @@ class ReadPrompt:
     """Where the prompt's tokens are among them."""
     logits: Tensor
     """[1, V] of the first token of an answer."""
+
+    @property
+    def wide(self) -> bool:
+        """Whether scores of attention keep their digits in the type of its keys, which those of half precision do not."""
+        return torch.finfo(self.layers[0][0].dtype).bits >= 32
 
 
 class Table:
@@ -157,7 +162,8 @@ class Slots:
             read |= self._read(fresh)
         for prompt, rows in arrivals:
             more = waiting and prompt == arrivals[-1][0]
-            self._join(read[prompt], rows, shared=len(prompt) >= SHARED_FROM and (len(rows) > 1 or more))
+            several = len(rows) > 1 or more
+            self._join(read[prompt], rows, shared=several and len(prompt) >= SHARED_FROM and read[prompt].wide)
         self._kept = _alone(read[arrivals[-1][0]]) if waiting else None
 
     def _read(self, prompts: Sequence[Prompt]) -> dict[Prompt, ReadPrompt]:
@@ -388,7 +394,8 @@ class Reading:
         keys, values = keys[:count, :, : self._width], values[:count, :, : self._width]
         asked = query[0].transpose(0, 1).unflatten(1, (heads, -1))
         mask = self._mask(window, query.dtype)
-        if self._grid is None and key.device.type != "cpu":
+        wide = torch.finfo(keys.dtype).bits >= 32
+        if self._grid is None and not (wide and key.device.type == "cpu"):
             answer = F.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling)
         else:
             answer = self._by_products(layer, asked, keys, values, mask, scaling)
