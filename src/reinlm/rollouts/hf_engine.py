@@ -15,6 +15,7 @@ from reinlm.errors import InputError, RunError
 from reinlm.models.decoder import row_forward
 from reinlm.models.heads import split_head
 from reinlm.models.modules import training_mode
+from reinlm.models.threads import threads_for_sampling, using_threads
 from reinlm.rollouts.answers import AnswerRows, Prompt, RunningAnswer
 from reinlm.rollouts.cache import RowCache, check_supported
 from reinlm.rollouts.driver import Driver
@@ -84,6 +85,7 @@ class HFEngine:
         self._context = context_length or limit
         if context_length is not None and limit is not None and context_length > limit:
             raise InputError(f"context_length {context_length} exceeds the model's {limit} positions")
+        self._threads = threads_for_sampling(model)
         self._max_batch = max_batch
         self._prefill_tokens = prefill_tokens
         self._autocast_dtype = autocast_dtype
@@ -289,5 +291,5 @@ class HFEngine:
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
         autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
-        with training_mode(self._model, False), torch.no_grad(), autocast:
+        with using_threads(self._threads), training_mode(self._model, False), torch.no_grad(), autocast:
             yield
