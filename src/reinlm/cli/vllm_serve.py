@@ -14,6 +14,9 @@ from reinlm.cli.options import Debug
 from reinlm.errors import InputError
 from reinlm.program import install
 
+SERVER = "vllm.entrypoints.launchers.api_server.entry"
+"""What `vllm serve` runs; that command itself looks for a package named vllm, which builds for the CPU do not have."""
+
 
 @command("vllm-serve")
 def vllm_serve(
@@ -33,7 +36,8 @@ def vllm_serve(
     \b
     reinlm vllm-serve runs/sft/checkpoints/last --port 8000 -- --dtype float32
     """
-    if importlib.util.find_spec("vllm") is None:
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:  # the latter for a folder of that name
         raise InputError("vllm-serve: vLLM is not installed", hint=install("vllm"))
     from reinlm.rollouts.vllm_engine import lora_settings
     from reinlm.rollouts.vllm_worker import EXTENSION
@@ -51,5 +55,5 @@ def vllm_serve(
         settings = lora_settings(lora_rank)
         words += ["--enable-lora", "--max-lora-rank", str(settings["max_lora_rank"]), "--max-loras", "1"]
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-    line = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, *words, *(more or ())]
+    line = [sys.executable, "-m", SERVER, "--model", model, *words, *(more or ())]
     os.execve(sys.executable, line, environment)  # noqa: S606  the server takes this process's place

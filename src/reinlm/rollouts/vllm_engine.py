@@ -334,12 +334,15 @@ def check_dtype(dtype: torch.dtype) -> None:
 def _import_vllm() -> Any:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    missing = InputError("engine vllm: vLLM is not installed", hint=install("vllm"))
     try:
         import vllm
     except ImportError as error:
-        missing = (error.name or "").partition(".")[0]
-        what = "is not installed" if missing == "vllm" else f"cannot be imported: {error}"
-        raise InputError(f"engine vllm: vLLM {what}", hint=install("vllm")) from error
+        if error.name == "vllm":
+            raise missing from error
+        raise InputError(f"engine vllm: vLLM cannot be imported: {error}", hint=install("vllm")) from error
+    if vllm.__file__ is None:  # a folder of that name
+        raise missing
     return vllm
 
 
