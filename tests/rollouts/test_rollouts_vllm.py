@@ -19,7 +19,7 @@ from reinlm.models.lora import adapted
 from reinlm.rollouts import Request, Sampling, build_engine
 from reinlm.rollouts.answers import RunningAnswer
 from reinlm.rollouts.stops import StopTexts
-from reinlm.rollouts.vllm_engine import advance, check_version, lora_settings, prepared, sampling_params
+from reinlm.rollouts.vllm_requests import advance, check_version, lora_settings, prepared, sampling_params
 from reinlm.rollouts.vllm_worker import PIECE, WeightReceiver, adapter_of, base_weights, packed
 
 VLLM = importlib.util.find_spec("vllm")

@@ -24,7 +24,7 @@ PROMPTS = [tuple(range(5 + i, 9 + 3 * i)) for i in range(6)]
 
 
 def started(policy: Policy, **options: Any) -> VllmEngine:
-    settings = {"dtype": torch.float32, "enforce_eager": True, "max_running": 16} | options
+    settings: dict[str, Any] = {"dtype": torch.float32, "enforce_eager": True, "max_running": 16} | options
     return VllmEngine(policy, **settings, engine_args={"kv_cache_memory_bytes": CACHE})
 
 
@@ -123,7 +123,7 @@ def test_a_request_has_noise_of_its_own(engine: VllmEngine) -> None:
 
 def test_answers_end_where_those_of_the_engine_in_process_end(engine: VllmEngine, policy: Policy) -> None:
     plain = answers(engine, requests(replace(GREEDY, max_new_tokens=30)))
-    texts = [policy.tokenizer.decode(one.token_ids.tolist()) for one in plain]
+    texts = [str(policy.tokenizer.decode(one.token_ids.tolist())) for one in plain]
     long = tuple(range(2, 40)) * 7
     until = replace(GREEDY, max_new_tokens=30)
     asked = [
@@ -200,10 +200,10 @@ def test_an_adapter_is_taken_as_one(policy: Policy) -> None:
 
 def test_starting_vllm_leaves_random_numbers_and_threads_alone() -> None:
     policy = tiny_policy()
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    states = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
     started(policy)
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()) == states
     assert (torch.set_num_threads, torch.get_num_threads()) == (set_threads, threads)
 
 

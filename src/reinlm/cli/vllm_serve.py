@@ -39,7 +39,7 @@ def vllm_serve(
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:  # the latter for a folder of that name
         raise InputError("vllm-serve: vLLM is not installed", hint=install("vllm"))
-    from reinlm.rollouts.vllm_engine import lora_settings
+    from reinlm.rollouts.vllm_requests import lora_settings
     from reinlm.rollouts.vllm_worker import EXTENSION
 
     words = [

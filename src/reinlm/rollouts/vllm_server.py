@@ -19,7 +19,7 @@ from reinlm.program import command_line
 from reinlm.rollouts.answers import RunningAnswer
 from reinlm.rollouts.protocol import Capabilities, Completion, Request
 from reinlm.rollouts.stops import StopTexts
-from reinlm.rollouts.vllm_engine import (
+from reinlm.rollouts.vllm_requests import (
     advance,
     check_agreement,
     check_version,
