@@ -382,4 +382,10 @@ class Session(ABC):
         settings = self.config.evaluation
         sampling = evaluation_sampling(settings, self.policy.stops, rollout)
         episodes = {name: (setup.episodes(settings.data[name], sampling), tasks) for name, tasks in sets.items()}
-        return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
+        return Evaluator(
+            episodes,
+            self.rewards,
+            samples=settings.samples,
+            correct_above=settings.correct_above,
+            engine=setup.engine,
+        )

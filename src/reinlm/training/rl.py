@@ -19,6 +19,7 @@ from reinlm.objectives import Feedback
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Collected, Episodes, Source
+from reinlm.rollouts.engines import ready_to_sample
 from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
 from reinlm.training.config import RLConfig
@@ -141,10 +142,10 @@ class RLRun(TrainsPolicy):
 
     def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
-        self.engine.update(None, self.state.updates)
         self._set_sampling(step)
         trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.source.order.epochs)
-        collected = self.source.collect(step, trainer, phases)
+        with ready_to_sample(self.engine, self.state.updates):
+            collected = self.source.collect(step, trainer, phases)
         for group in collected.sampled:
             context.send(GroupScored(step, group))
         self._say_missing(step, collected)
@@ -195,8 +196,7 @@ class RLRun(TrainsPolicy):
     def _set_sampling(self, step: int) -> None:
         """Sample as the schedules say at this step."""
         settings = self.config.rollout.at((step - 1) / max(self.total_steps - 1, 1))
-        sampling = settings.sampling(self.policy.stops)
-        self.source.episodes = replace(self.source.episodes, sampling=sampling)
+        self.source.episodes = replace(self.source.episodes, sampling=settings.sampling(self.policy.stops))
 
     def _limit(self, group: ScoredGroup) -> int:
         """The tokens of an answer at most when the group was sampled; a replayed one may have had another limit."""
@@ -208,11 +208,11 @@ class RLRun(TrainsPolicy):
         metrics = sampled_metrics(collected.sampled, names) | usage_metrics(collected.usage)
         if needs_rewards(self.algorithm):
             metrics |= unrewarded_metrics(collected.sampled)
-        sampling = self.source.episodes.sampling
+        settings = self.source.episodes.sampling
         if self.config.rollout.temperature_end is not None:
-            metrics["sampling/temperature"] = sampling.temperature
+            metrics["sampling/temperature"] = settings.temperature
         if self.config.rollout.max_new_tokens_end is not None:
-            metrics["sampling/max_new_tokens"] = float(sampling.max_new_tokens)
+            metrics["sampling/max_new_tokens"] = float(settings.max_new_tokens)
         return metrics | {
             "rewards/failed": float(collected.failures),
             "groups/attempts": float(collected.attempts),
@@ -256,7 +256,8 @@ class RLRun(TrainsPolicy):
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if self.evaluator is None:
             return {}, []
-        return self.evaluator.evaluate(TrainerState(global_step=step, max_steps=self.total_steps))
+        state = TrainerState(global_step=step, max_steps=self.total_steps)
+        return self.evaluator.evaluate(state, version=self.state.updates)
 
     def state_dict(self) -> dict[str, Any]:
         return {
