@@ -63,8 +63,8 @@ def random_model(row: Row, seed: int) -> PreTrainedModel:
 
 
 def alphabet(row: Row) -> str:
-    """A character for each token but padding and EOS: those of ASCII from the digits on, then ideographs."""
-    codes = chain(range(ord("0"), 127), count(0x4E00))
+    """A character for each token but padding and EOS: those of ASCII from the digits on, then ideographs and others."""
+    codes = chain(range(ord("0"), 127), range(0x4E00, 0xD800), count(0x10000))
     return "".join(map(chr, islice(codes, row.vocabulary - 2)))
 
 

@@ -102,14 +102,21 @@ class Panel:
         return "\n".join(parts)
 
 
-def picture(panels: Sequence[Panel], extra: str = "", wide: int | None = None) -> str:
-    """Panels in a row, and what else is drawn beside them."""
-    width = wide or WIDE * len(panels)
+def picture(panels: Sequence[Panel], extra: str = "", wide: int | None = None, columns: int | None = None) -> str:
+    """Panels in a row, or in rows of `columns`, and what else is drawn beside them."""
+    columns = columns or len(panels)
+    rows = -(-len(panels) // columns)
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HIGH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide or WIDE * columns}" height="{HIGH * rows}" '
         'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
     )
-    return "\n".join([head, *(panel.svg(WIDE * i) for i, panel in enumerate(panels)), extra, "</svg>", ""])
+    lines = [
+        panel.svg(WIDE * (i % columns))
+        if i < columns
+        else f'<g transform="translate(0 {HIGH * (i // columns)})">{panel.svg(WIDE * (i % columns))}</g>'
+        for i, panel in enumerate(panels)
+    ]
+    return "\n".join([head, *lines, extra, "</svg>", ""])
 
 
 def _short(value: float) -> str:

@@ -75,7 +75,7 @@ def test_no_name_without_an_equivalent_is_a_key_of_ours_and_a_note_on_a_section_
         ({"optimizer": {"group_size": 4}}, "the key is rollout.group_size"),
         ({"clip": 0.2}, "algorithm.gate.clip.low"),
         ({"lr": 1e-6}, "lr is optimizer.learning_rate"),
-        ({"vllm_mode": "colocate"}, "no vLLM"),
+        ({"vllm_mode": "colocate"}, "TRL's vllm_mode is rollout.engine"),
         ({"trainer": {"nnodes": 2}}, "one process"),
         ({"args": object()}, "optimizer={...}"),
         ({"rollout": {"grup_size": 8}}, "did you mean 'rollout.group_size'?"),

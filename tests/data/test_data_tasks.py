@@ -11,6 +11,7 @@ from data_tokenizers import build_tokenizer
 
 from reinlm.data import DataConfig, Renderer, build_renderer, load_tasks
 from reinlm.errors import InputError
+from reinlm.models import character_tokenizer
 
 REAL = Path(os.environ.get("REINLM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 USER = {"role": "user", "content": "What is two plus three?"}
@@ -155,12 +156,14 @@ def test_long_prompts_can_be_skipped_and_are_counted_beside_bad_rows(tokenizer):
         load(tokenizer, rows, max_prompt_tokens=1, on_long_prompt="skip", on_bad_row="skip")
 
 
-def one_character_tokenizer(character):
-    """Knows one character; writes BOS in front and EOS behind."""
-    from tokenizers import Tokenizer, models, processors
+def one_character_tokenizer(character, *, refuses=False):
+    """Knows one character; writes BOS in front and EOS behind. Other characters it leaves out, or `refuses` by an error."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.BPE(vocab={"<s>": 0, character: 1, "</s>": 2}, merges=[]))
+    vocabulary = {"<s>": 0, character: 1, "</s>": 2}
+    raw = Tokenizer(models.WordLevel(vocabulary) if refuses else models.BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     raw.add_special_tokens(["<s>", "</s>"])
     raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>")
@@ -171,11 +174,15 @@ def test_a_prompt_of_characters_that_the_tokenizer_lacks_is_bad():
         load(one_character_tokenizer("1"), [{"prompt": "11"}, {"prompt": "x"}])
 
 
-def test_the_tokens_in_front_are_found_for_any_alphabet():
-    renderer = Renderer(one_character_tokenizer("1"))
-    assert renderer.prompt("11", "here") == [0, 1, 1]
-    renderer = Renderer(one_character_tokenizer("x"))
-    assert renderer.prompt("xx", "here") == [0, 1, 1]
+@pytest.mark.parametrize("unknown", ["left out", "refused"])
+@pytest.mark.parametrize("character", ["1", "x"])
+def test_the_tokens_in_front_are_found_for_any_alphabet(unknown, character):
+    renderer = Renderer(one_character_tokenizer(character, refuses=unknown == "refused"))
+    assert renderer.prompt(2 * character, "here") == [0, 1, 1]
+
+
+def test_an_alphabet_without_special_tokens_in_front_has_none():
+    assert Renderer(character_tokenizer("ab")).prompt("ba", "here") == [3, 2]
 
 
 def test_gsm8k_loads_without_conversion(tokenizer):

@@ -270,6 +270,11 @@ HIDDEN_HERE: dict[str, str] = {
     "data.renderer": "needs the package renderers",
     "evaluation.data.eval.renderer": "needs the package renderers",
     "text.data.renderer": "needs the package renderers",
+    **{
+        f"rollout.engine.vllm.{name}": "needs vLLM"
+        for name in ("dtype", "gpu_memory_utilization", "enforce_eager", "enable_sleep_mode", "engine_args")
+    },
+    **{f"rollout.engine.vllm_server.{name}": "needs a vLLM server" for name in ("url", "timeout", "startup_timeout")},
     "run.trackers.trackio.space_id": "needs the network: a Space on the Hub",
     "run.trackers.wandb.mode": "needs the network: `online` has a service to log to",
 }

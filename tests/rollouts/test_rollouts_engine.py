@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rollout_helpers import CONTEXT, EOS, PAD, RAGGED, VOCABULARY, ModelMaker, drain, ids, logprobs, requests, run
@@ -19,6 +20,7 @@ from transformers import (
 
 from reinlm.errors import InputError, RunError
 from reinlm.models import score
+from reinlm.models.matmul import using_backend
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
@@ -353,3 +355,45 @@ def test_in_bfloat16_it_is_as_near_to_the_trainers_log_probabilities_as_with_tra
     own = apart()
     monkeypatch.setattr("reinlm.rollouts.hf_engine.row_forward", lambda _: None)
     assert own <= 1.25 * apart()
+
+
+@pytest.mark.parametrize("shape", ["qwen3", "llama", "gpt2"])
+def test_products_by_onednn_give_the_same_answers(
+    shape: str, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """With enough rows for it: those of short answers leave."""
+    asked = [
+        replace(request, sampling=Sampling(max_new_tokens=4 + 3 * (number % 5), temperature=0.0))
+        for number, request in enumerate(requests(OK, prompts=RAGGED, samples=8))
+    ]
+    plain = run(HFEngine(make_model(shape), tokenizer, pad_id=PAD), asked)
+    with using_backend("onednn"), torch.profiler.profile() as profile:
+        fast = run(HFEngine(make_model(shape), tokenizer, pad_id=PAD), asked)
+    if shape != "gpt2":  # whose layers are no nn.Linear
+        assert "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
+    assert plain.keys() == fast.keys()
+    for name, answer in plain.items():
+        assert ids(answer) == ids(fast[name])
+        np.testing.assert_allclose(logprobs(answer), logprobs(fast[name]), atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", ["default", "longrope", "yarn"])
+def test_rotary_embeddings_are_the_models_own_at_every_length(
+    rope: str, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read from a table that grows, but for frequencies that follow the length of a sequence."""
+    monkeypatch.setattr("reinlm.models.decoder._POSITIONS", 3)
+    factor: dict[str, Any] = {} if rope == "default" else {"factor": 4.0, "original_max_position_embeddings": 16}
+    if rope == "longrope":
+        factor |= {"short_factor": [1.0] * 4, "long_factor": [3.0, 4.0, 5.0, 6.0]}
+    model = make_model(rope_parameters={"rope_type": rope, "rope_theta": 100.0, **factor}, max_position_embeddings=64)
+    prompt = RAGGED[0]
+    done = run(HFEngine(model, tokenizer, pad_id=PAD), requests(Sampling(max_new_tokens=40), prompts=[prompt]))
+    answer = done["0/0"]
+    if rope == "longrope":  # keys stay as they were when they were read, as in a cache of transformers
+        monkeypatch.setattr("reinlm.rollouts.hf_engine.row_forward", lambda _: None)
+        cached = run(HFEngine(model, tokenizer, pad_id=PAD), requests(Sampling(max_new_tokens=40), prompts=[prompt]))
+        expected = logprobs(cached["0/0"])
+    else:
+        expected = full_logprobs(model, prompt, ids(answer), 1.0)
+    np.testing.assert_allclose(logprobs(answer), expected, atol=1e-4)

@@ -25,6 +25,9 @@ WRITE: Mapping[str, Mapping[str, str]] = {
     "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "optimizer.name=adamw"),
     "packing": {"true": "training.packing=pack"},
     "padding_free": {"true": "training.packing=pack"},
+    "use_vllm": {"true": "rollout.engine=vllm"},
+    "vllm_mode": {"colocate": "rollout.engine=vllm", "server": "rollout.engine=vllm_server"},
+    "actor_rollout_ref.rollout.name": {"vllm": "rollout.engine=vllm", "hf": "rollout.engine=in_process"},
     "use_peft": {"true": "model.lora.rank=16"},
     "use_cpu": {"true": "model.device=cpu"},
     "scale_rewards": {

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from reinlm.aliases.alias import ALWAYS, MEMORY, Alias, none_of
 
 _CLIPS = "algorithm: cispo, gspo, sapo and others are algorithms with a gate of their own"
-_ENGINE = "no vLLM or SGLang engine comes with the library; rollout.engine names one of your own"
+_SERVER = "options of vLLM's server stand after two dashes: `reinlm vllm-serve MODEL -- --tensor-parallel-size 2`"
 _ONE_PROCESS = "a run is one process on one device"
 _HUB = "nothing is uploaded: checkpoints are Hugging Face directories that `hf upload` takes"
 _LOADER = "data are read and tokenised once, before the first step"
@@ -47,7 +47,14 @@ TRL: Mapping[str, Alias] = {
     "temperature": Alias("rollout.temperature"),
     "top_p": Alias("evaluation.top_p", "samples to train on are drawn from the whole distribution"),
     "top_k": Alias("evaluation.top_k", "samples to train on are drawn from the whole distribution"),
-    "use_vllm": Alias("rollout.engine"),
+    "use_vllm": Alias("rollout.engine", "vllm, or vllm_server"),
+    "vllm_mode": Alias("rollout.engine", "colocate is vllm, server is vllm_server"),
+    "vllm_gpu_memory_utilization": Alias("rollout.engine.vllm.gpu_memory_utilization"),
+    "vllm_enable_sleep_mode": Alias("rollout.engine.vllm.enable_sleep_mode"),
+    "vllm_server_base_url": Alias("rollout.engine.vllm_server.url"),
+    "vllm_server_timeout": Alias("rollout.engine.vllm_server.startup_timeout"),
+    "vllm_server_host": Alias("rollout.engine.vllm_server.url", "http://HOST:PORT", same_value=False),
+    "vllm_server_port": Alias("rollout.engine.vllm_server.url", "http://HOST:PORT", same_value=False),
     "beta": Alias("algorithm.kl.coefficient"),
     "kl_coef": Alias("algorithm.kl.coefficient"),
     "kl_estimator": Alias("algorithm.kl.estimator"),
@@ -184,12 +191,17 @@ TRL: Mapping[str, Alias] = {
     ),
     **dict(
         none_of(
-            "vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url "
-            "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
-            "vllm_max_model_length "
-            "vllm_tensor_parallel_size use_transformers_continuous_batching transformers_continuous_batching_config "
-            "use_transformers_paged",
-            _ENGINE,
+            "vllm_model_impl vllm_tensor_parallel_size",
+            _SERVER,
+        )
+    ),
+    "vllm_max_model_length": Alias(None, "vLLM's context is the model's"),
+    "vllm_group_port": Alias(None, "weights go to the server through its address: rollout.engine.vllm_server.url"),
+    **dict(none_of("vllm_structured_outputs_regex", "samples to train on are drawn from the whole distribution")),
+    **dict(
+        none_of(
+            "use_transformers_continuous_batching transformers_continuous_batching_config use_transformers_paged",
+            "the engine in_process batches continuously by itself",
         )
     ),
     **dict(

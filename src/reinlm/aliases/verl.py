@@ -22,6 +22,11 @@ VERL: Mapping[str, Alias] = {
     "actor_rollout_ref.model.lora_alpha": Alias("model.lora.alpha"),
     "actor_rollout_ref.model.use_remove_padding": Alias("training.packing", "pack"),
     "actor_rollout_ref.rollout.name": Alias("rollout.engine"),
+    "actor_rollout_ref.rollout.gpu_memory_utilization": Alias("rollout.engine.vllm.gpu_memory_utilization"),
+    "actor_rollout_ref.rollout.enforce_eager": Alias("rollout.engine.vllm.enforce_eager"),
+    "actor_rollout_ref.rollout.free_cache_engine": Alias("rollout.engine.vllm.enable_sleep_mode"),
+    "actor_rollout_ref.rollout.dtype": Alias("rollout.engine.vllm.dtype"),
+    "actor_rollout_ref.rollout.engine_kwargs.vllm": Alias("rollout.engine.vllm.engine_args"),
     "actor_rollout_ref.rollout.n": Alias("rollout.group_size"),
     "actor_rollout_ref.rollout.temperature": Alias("rollout.temperature"),
     "actor_rollout_ref.rollout.val_kwargs.n": Alias("evaluation.samples"),
@@ -198,9 +203,7 @@ VERL: Mapping[str, Alias] = {
     ),
     "actor_rollout_ref.ref.*": Alias(None, "the reference is scored in the batches of training.micro_batch_tokens"),
     "actor_rollout_ref.rollout.multi_turn.*": Alias(None, "an environment says what its turns hold"),
-    "actor_rollout_ref.rollout.*": Alias(
-        None, "no vLLM or SGLang engine comes with the library; rollout.engine names one of your own"
-    ),
+    "actor_rollout_ref.rollout.*": Alias(None, "rollout.engine is in_process, vllm, vllm_server, or one of your own"),
     "actor_rollout_ref.model.*": Alias(
         None, "model has path, dtype, device, attention, lora, gradient_checkpointing, trust_remote_code and revision"
     ),

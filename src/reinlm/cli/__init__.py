@@ -8,7 +8,14 @@ import sys
 
 import typer
 
-from reinlm.cli import bench, commands, compare, completion, look_up  # noqa: F401  they register their commands
+from reinlm.cli import (  # noqa: F401  they register their commands
+    bench,
+    commands,
+    compare,
+    completion,
+    look_up,
+    vllm_serve,
+)
 from reinlm.cli.app import Stopped, app
 from reinlm.cli.messages import UsageError, print_error, usage_message
 from reinlm.cli.words import check_words

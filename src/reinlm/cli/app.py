@@ -16,7 +16,7 @@ from reinlm.program import as_typed
 
 ORDER = (
     "quickstart", "create-model", "sft", "rl", "eval", "generate", "compare", "report",
-    "bench", "classical", "algorithms", "keys", "metrics", "completion",
+    "bench", "vllm-serve", "classical", "algorithms", "keys", "metrics", "completion",
 )  # fmt: skip
 """The commands in the order in which one first needs them."""
 

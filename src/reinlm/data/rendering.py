@@ -276,9 +276,10 @@ class Renderer:
     def _front_tokens(self) -> TokenIds:
         probe = "1"
         (bare,) = self.encode([probe])
-        full = list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
-        if isinstance(bare, Untokenizable) or not bare:  # if the probe gives no tokens, only the special tokens remain
+        if isinstance(bare, Untokenizable) or not bare:  # of an empty text, only the special tokens remain
+            full = self.tokenizer("", add_special_tokens=True)["input_ids"]
             return [token for token in full if token == self.tokenizer.bos_token_id]
+        full = list(self.tokenizer(probe, add_special_tokens=True)["input_ids"])
         places = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
         return full[: next(places, 0)]
 

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import SiLUActivation
 
 from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
+from reinlm.models.matmul import FEW, in_force, onednn_linear, onednn_linear_with
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+_POSITIONS = 256
+"""Positions by which a table of rotary embeddings exceeds what is asked for."""
 RowForward = Callable[["Int[Tensor, ' row']", "Int[Tensor, ' row']", RowAttention], "Float[Tensor, ' row hidden']"]
 """(token ids [T], positions [T], attention) -> hidden states [T, H], for the head."""
 
@@ -57,29 +61,56 @@ class LlamaForward:
     def __init__(self, backbone: Any, settings: Sequence[LayerSettings]) -> None:
         self._backbone = backbone
         self._settings = settings
+        self._rotary = _Rotary(backbone.rotary_emb)
 
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
-        cos, sin = backbone.rotary_emb(x, positions[None])
-        cos, sin = cos[0, :, None], sin[0, :, None]
+        cos, sin = self._rotary(x, positions)
         half = sin.shape[-1] // 2
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
         for number, (layer, asked) in enumerate(zip(backbone.layers, self._settings, strict=True)):
             own = layer.self_attn
             y = _rms_norm(layer.input_layernorm, x)
             query, key, value = (
-                project(y).unflatten(-1, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj)
+                _linear(project, y).unflatten(-1, (-1, own.head_dim))
+                for project in (own.q_proj, own.k_proj, own.v_proj)
             )
             if (norm := getattr(own, "q_norm", None)) is not None:
                 query, key = _rms_norm(norm, query), _rms_norm(own.k_norm, key)
             query, key = (_rotate(z, cos, sin, half) for z in (query, key))
             query, key, value = (z.transpose(0, 1)[None] for z in (query, key, value))
-            x = x + own.o_proj(attention(number, query, key, value, asked.scaling, asked.window)[0].flatten(1))
-            y = layer.mlp(_rms_norm(layer.post_attention_layernorm, x)[None])
-            x = x + (y[0] if isinstance(y, tuple) else y)[0]
+            y = attention(number, query, key, value, asked.scaling, asked.window)[0].flatten(1)
+            x = _added(x, own.o_proj, y)
+            x = _gated(x, layer.mlp, _rms_norm(layer.post_attention_layernorm, x))
         return _rms_norm(backbone.norm, x)
+
+
+class _Rotary:
+    """Rotary embeddings of positions, read from a table on a CPU, where making them takes longer than a layer's norms.
+
+    Embeddings whose frequencies follow the length of a sequence are made anew each time.
+    """
+
+    def __init__(self, embed: Any) -> None:
+        self._embed = embed
+        self._fixed = getattr(embed, "rope_type", None) in ("default", "linear", "llama3", "yarn")
+        self._table: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [T, 1, size] of positions [T], in the type of x; the first half of the sines is negative."""
+        if not (self._fixed and x.is_cpu):
+            return self._made(x, positions)
+        last = int(positions.max())
+        if self._table is None or self._table[0].shape[0] <= last or self._table[0].dtype != x.dtype:
+            self._table = self._made(x, torch.arange(last + _POSITIONS))
+        cos, sin = self._table
+        return cos[positions], sin[positions]
+
+    def _made(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self._embed(x, positions[None])
+        half = sin.shape[-1] // 2
+        return cos[0, :, None], torch.cat((-sin[0, :, None, :half], sin[0, :, None, half:]), dim=-1)
 
 
 class GPT2Forward:
@@ -118,6 +149,41 @@ class UnlessHooked:
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         return (self._own if any(self._hooks) else self.lean)(ids, positions, attention)
+
+
+def _by_onednn(x: Tensor, *layers: Any) -> bool:
+    """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
+    return (
+        in_force() == "onednn"
+        and x.is_cpu
+        and x.dtype is torch.float32
+        and x.shape[0] >= FEW
+        and all(type(layer) is nn.Linear and layer.weight.dtype is torch.float32 for layer in layers)
+    )
+
+
+def _linear(layer: Any, x: Tensor) -> Tensor:
+    found: Tensor = onednn_linear(x, layer.weight, layer.bias) if _by_onednn(x, layer) else layer(x)
+    return found
+
+
+def _added(x: Tensor, layer: Any, y: Tensor) -> Tensor:
+    """x + layer(y)."""
+    if _by_onednn(y, layer):
+        return onednn_linear_with(y, x, layer.weight, layer.bias, "add")
+    found: Tensor = x + layer(y)
+    return found
+
+
+def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
+    """x + mlp(y); a mixture of experts gives a tuple, its router's scores behind its states."""
+    gate, up, down = parts = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
+        gated = onednn_linear(y, gate.weight, gate.bias, "swish")
+        return _added(x, down, onednn_linear_with(y, gated, up.weight, up.bias, "mul"))
+    found = mlp(y[None])
+    of_rows: Tensor = (found[0] if isinstance(found, tuple) else found)[0]
+    return x + of_rows
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:

@@ -61,9 +61,10 @@ def disable_dropout(model: nn.Module) -> None:
 def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
     """Set training or evaluation mode within the context, then restore the mode of every module.
 
-    The only place that changes the mode of a model in use; `loading` and `tiny` return new models in evaluation mode.
+    The only place that changes the mode of a model in use; `loading` and `tiny` return new models in evaluation mode. Every
+    module is looked at, since a part may be in another mode than the whole, such as an adapter that was added later.
     """
-    changed = [module for module in model.modules() if module.training != training]
+    changed = [module for module in _parts(model) if module.training != training]
     for module in changed:
         vars(module)["training"] = training  # nn.Module's own assignment is slow, and engines do this every step
     try:
@@ -71,6 +72,18 @@ def training_mode(model: nn.Module, training: bool) -> Iterator[None]:
     finally:
         for module in changed:
             vars(module)["training"] = not training
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    """The model and all modules in it, one that has several places as often as it has places.
+
+    Without the nested generators and names of `nn.Module.modules`, which takes four times as long; an engine needs them
+    for every token.
+    """
+    found = [model]
+    for module in found:  # grows meanwhile
+        found += [part for part in vars(module)["_modules"].values() if part is not None]
+    return found
 
 
 def whole(x: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from reinlm.errors import RunError
+from reinlm.errors import InputError, RunError
 from reinlm.rollouts.protocol import Completion, Reason, Request
-from reinlm.rollouts.stops import StopStrings
+from reinlm.rollouts.stops import StopStrings, StopTexts
 
 Prompt = tuple[int, ...]
 
@@ -52,6 +52,40 @@ class RunningAnswer:
             "version": np.array(self.versions, np.int32),
         }
         return Completion(self.request.id, np.array(self.tokens, np.int32), columns, reason)
+
+
+def running_answer(request: Request, context: int | None, stops: StopTexts) -> RunningAnswer:
+    """The answer to a request, with no token yet; prompt and answer have at most `context` tokens."""
+    sampling = request.sampling
+    limit: int = sampling.max_new_tokens
+    bound: Reason = "length"
+    if context is not None and context - len(request.token_ids) < limit:
+        limit, bound = context - len(request.token_ids), "context"
+    return RunningAnswer(request, limit, bound, frozenset(sampling.stop_token_ids), stops.of(sampling.stop_strings))
+
+
+def check_prompt(request: Request, context: int | None, vocabulary: int) -> None:
+    """Raises InputError for a prompt that is empty, leaves no room in the context or holds ids outside the vocabulary."""
+    count = len(request.token_ids)
+    if not count:
+        raise InputError(f"request {request.id!r} has an empty prompt", hint="a prompt holds at least one token")
+    if context is not None and count >= context:
+        raise InputError(
+            f"request {request.id!r}: a prompt of {count} tokens leaves no room for an answer "
+            f"in a context of {context} tokens",
+            hint="shorten or leave out the prompt, or raise the context length",
+        )
+    check_ids(request, "prompt token", request.token_ids, vocabulary)
+
+
+def check_ids(request: Request, what: str, ids: Sequence[int], vocabulary: int) -> None:
+    """Raises InputError for ids outside the vocabulary."""
+    wrong = [token for token in ids if not 0 <= token < vocabulary]
+    if wrong:
+        raise InputError(
+            f"request {request.id!r}: {what} {wrong[0]} is outside the model's vocabulary of {vocabulary}",
+            hint="does the tokenizer belong to the model?",
+        )
 
 
 class AnswerRows(Protocol):

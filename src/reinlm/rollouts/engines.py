@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from reinlm.config import Config
+from pydantic import Field
+
+from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import ReinlmError, RunError, error_line, file_of
 from reinlm.parts import builder, name_of_part, part, read_part
 from reinlm.rollouts.checked_engine import CheckedEngine
@@ -38,6 +42,72 @@ class InProcessConfig(Config):
             max_batch=max_running,
             autocast_dtype=autocast,
         )
+
+
+@part("engine", "vllm")
+class VllmConfig(Config):
+    """vLLM in the trainer's process (`VllmEngine`), which takes the weights in memory after each update."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What vLLM computes in. "auto": what the trainer computes in."""
+    gpu_memory_utilization: float = Field(0.3, gt=0.0, le=1.0)
+    """Share of the device's memory for weights and key-value cache; on the CPU, of main memory."""
+    enforce_eager: bool = False
+    """Neither CUDA graphs nor torch.compile: a quick start, slower sampling."""
+    enable_sleep_mode: bool = True
+    """Give weights and cache back while the trainer works. Without effect where vLLM has no sleep mode, as on the CPU."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM's EngineArgs, such as {kv_cache_memory_bytes: 1000000000}."""
+
+    def build(self, policy: Policy, *, autocast: torch.dtype | None = None, max_running: int = 256) -> Engine:
+        import torch
+
+        from reinlm.rollouts.vllm_engine import VllmEngine
+
+        return VllmEngine(
+            policy,
+            dtype=(autocast or policy.model.dtype) if self.dtype == "auto" else getattr(torch, self.dtype),
+            max_running=max_running,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            enforce_eager=self.enforce_eager,
+            enable_sleep_mode=self.enable_sleep_mode,
+            engine_args=self.engine_args,
+        )
+
+
+@part("engine", "vllm_server")
+class VllmServerConfig(Config):
+    """A vLLM server that `reinlm vllm-serve` started (`VllmServerEngine`); weights are sent to it after each update."""
+
+    url: str = Field("http://localhost:8000", pattern=r"^https?://")
+    """Where it listens."""
+    timeout: float = Field(600.0, gt=0, le=MAX_SECONDS)
+    """Seconds for one answer, and for each call that sends weights."""
+    startup_timeout: float = Field(0.0, ge=0, le=MAX_SECONDS)
+    """Seconds to wait for a server that does not answer yet."""
+
+    def build(self, policy: Policy, *, autocast: torch.dtype | None = None, max_running: int = 256) -> Engine:
+        from reinlm.rollouts.vllm_server import VllmServerEngine
+
+        return VllmServerEngine(
+            policy,
+            url=self.url,
+            max_running=max_running,
+            timeout=self.timeout,
+            startup_timeout=self.startup_timeout,
+        )
+
+
+@contextlib.contextmanager
+def ready_to_sample(engine: Engine, version: int) -> Iterator[None]:
+    """The engine awake and with the newest weights of the trainer; asleep afterwards where it asks for that."""
+    sleeps = engine.capabilities.sleeps
+    if sleeps:
+        engine.wake()
+    engine.update(None, version)
+    yield
+    if sleeps:
+        engine.sleep()
 
 
 def build_engine(spec: Any, policy: Policy, *, autocast: torch.dtype | None = None, max_running: int = 256) -> Engine:

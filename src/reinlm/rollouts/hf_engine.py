@@ -15,16 +15,13 @@ from reinlm.errors import InputError, RunError
 from reinlm.models.decoder import row_forward
 from reinlm.models.heads import split_head
 from reinlm.models.modules import training_mode
-from reinlm.rollouts.answers import AnswerRows, Prompt, RunningAnswer
+from reinlm.rollouts.answers import AnswerRows, Prompt, RunningAnswer, check_ids, check_prompt, running_answer
 from reinlm.rollouts.cache import RowCache, check_supported
 from reinlm.rollouts.driver import Driver
 from reinlm.rollouts.padded_rows import PaddedRows
-from reinlm.rollouts.protocol import Capabilities, Completion, Reason, Request
+from reinlm.rollouts.protocol import Capabilities, Completion, Request
 from reinlm.rollouts.slots import Slots
-from reinlm.rollouts.stops import StopStrings, TokenText
-
-_LENGTH: Reason = "length"
-_CONTEXT: Reason = "context"
+from reinlm.rollouts.stops import StopTexts
 
 
 class HFEngine:
@@ -90,8 +87,7 @@ class HFEngine:
         inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
         takes = inspect.signature(inner.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        self._text = TokenText(tokenizer)
-        self._strings: dict[tuple[str, ...], StopStrings] = {}
+        self._stops = StopTexts(tokenizer)
         self._version = 0
         self._asleep = False
         self._queue: dict[Prompt, deque[RunningAnswer]] = {}
@@ -130,11 +126,12 @@ class HFEngine:
                 )
             new.add(request.id)
             if request.token_ids not in self._queue and request.token_ids not in prompts:
-                self._check_prompt(request)
+                check_prompt(request, self._context, self._vocabulary)
                 prompts.add(request.token_ids)
-            self._check_ids(request, "stop token", request.sampling.stop_token_ids)
+            check_ids(request, "stop token", request.sampling.stop_token_ids, self._vocabulary)
         for request in requests:
-            self._queue.setdefault(request.token_ids, deque()).append(self._row(request))
+            answer = running_answer(request, self._context, self._stops)
+            self._queue.setdefault(request.token_ids, deque()).append(answer)
         self._ids |= new
 
     def step(self) -> Sequence[Completion]:
@@ -213,36 +210,6 @@ class HFEngine:
         if forward is None:
             return PaddedRows(self._forward, self._device, self._context, pad_id)
         return Slots(forward, split_head(self._model).logits, self._device)
-
-    def _row(self, request: Request) -> RunningAnswer:
-        sampling = request.sampling
-        limit, bound = sampling.max_new_tokens, _LENGTH
-        if self._context is not None and self._context - len(request.token_ids) < limit:
-            limit, bound = self._context - len(request.token_ids), _CONTEXT
-        strings = None
-        if sampling.stop_strings:
-            strings = self._strings.setdefault(sampling.stop_strings, StopStrings(sampling.stop_strings, self._text))
-        return RunningAnswer(request, limit, bound, frozenset(sampling.stop_token_ids), strings)
-
-    def _check_prompt(self, request: Request) -> None:
-        count = len(request.token_ids)
-        if not count:
-            raise InputError(f"request {request.id!r} has an empty prompt", hint="a prompt holds at least one token")
-        if self._context is not None and count >= self._context:
-            raise InputError(
-                f"request {request.id!r}: a prompt of {count} tokens leaves no room for an answer "
-                f"in a context of {self._context} tokens",
-                hint="shorten or leave out the prompt, or raise the context length",
-            )
-        self._check_ids(request, "prompt token", request.token_ids)
-
-    def _check_ids(self, request: Request, what: str, ids: Sequence[int]) -> None:
-        wrong = [token for token in ids if not 0 <= token < self._vocabulary]
-        if wrong:
-            raise InputError(
-                f"request {request.id!r}: {what} {wrong[0]} is outside the model's vocabulary of {self._vocabulary}",
-                hint="does the tokenizer belong to the model?",
-            )
 
     def _arrivals(self) -> list[tuple[Prompt, list[RunningAnswer]]]:
         """Waiting rows that there is room for, all samples of a prompt before the next prompt."""

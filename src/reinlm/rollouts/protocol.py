@@ -138,6 +138,8 @@ class Capabilities:
     """Prompt and answer together have at most so many tokens; None where there is no limit."""
     in_flight_update: bool = False
     """Weights may change while answers are being written."""
+    sleeps: bool = False
+    """It is put to sleep while the trainer works, and woken before it samples."""
 
 
 class Generator(Protocol):

@@ -51,3 +51,17 @@ class StopStrings:
             return False
         tail = self._text.window(token_ids[-self._window :])
         return any(string in tail for string in self._strings)
+
+
+class StopTexts:
+    """The `StopStrings` of requests, each made once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._text = TokenText(tokenizer)
+        self._made: dict[tuple[str, ...], StopStrings] = {}
+
+    def of(self, strings: tuple[str, ...]) -> StopStrings | None:
+        """Those of these strings; None for none."""
+        if strings and strings not in self._made:
+            self._made[strings] = StopStrings(strings, self._text)
+        return self._made.get(strings)

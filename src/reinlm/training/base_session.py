@@ -19,6 +19,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, TokenModel
 from reinlm.models.heads import unwrap
+from reinlm.models.matmul import MatmulBackend, fastest_backend, using_backend
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
@@ -143,7 +144,9 @@ class Session(ABC):
             items: Any = load[0]
             ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
-            self.run = self._make(load)
+            self._matmul = self._matmul_backend()
+            with using_backend(self._matmul):
+                self.run = self._make(load)
             self._note_padding(self.run.model)
             if resume:
                 check_steps(self.path, self.run.total_steps)
@@ -197,10 +200,21 @@ class Session(ABC):
         self.notes.append(text)
         self.progress.say(f"note: {text}")
 
+    def _matmul_backend(self) -> MatmulBackend:
+        """What computes matrix products: that of the run that is resumed, so that it goes on bit for bit."""
+        if self.resumed:
+            begun: MatmulBackend = (read_run(self.path).get("resolved") or {}).get("matmul", "blas")
+            return begun
+        return fastest_backend(self.policy.model)
+
     def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
         """What is in force and not checked on resume."""
         shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
-        return (shown if prompts.stated else {}) | {"packing": self.run.model.packing, "directory": os.getcwd()}
+        return (shown if prompts.stated else {}) | {
+            "packing": self.run.model.packing,
+            "matmul": self._matmul,
+            "directory": os.getcwd(),
+        }
 
     def _files(self, files: Mapping[str, str]) -> dict[str, Any]:
         """The files of parts with their hashes, as they were when the run was begun."""
@@ -309,7 +323,7 @@ class Session(ABC):
             )
         self._running = method
         try:
-            with silenced(quiet=self.progress.quiet):
+            with silenced(quiet=self.progress.quiet), using_backend(self._matmul):
                 yield
         finally:
             self._running = ""
@@ -371,4 +385,10 @@ class Session(ABC):
         settings = self.config.evaluation
         sampling = evaluation_sampling(settings, self.policy.stops, rollout)
         episodes = {name: (setup.episodes(settings.data[name], sampling), tasks) for name, tasks in sets.items()}
-        return Evaluator(episodes, self.rewards, samples=settings.samples, correct_above=settings.correct_above)
+        return Evaluator(
+            episodes,
+            self.rewards,
+            samples=settings.samples,
+            correct_above=settings.correct_above,
+            engine=setup.engine,
+        )

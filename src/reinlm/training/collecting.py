@@ -13,6 +13,7 @@ import torch
 from reinlm.models import FollowingModel
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Sampling, Source
+from reinlm.rollouts.engines import ready_to_sample
 from reinlm.training.config import RLConfig
 from reinlm.training.sampled_batch import SampledBatch
 from reinlm.training.setup import Phases
@@ -39,11 +40,11 @@ class Sampler:
     def collect(self, step: int, version: int, phases: Phases) -> SampledBatch:
         """The batch of this step, its tokens stamped with `version`. Raises what `Source.collect` raises."""
         source = self.source
-        self.engine.update(None, version)
         sampling = self.sampling(step)
         source.episodes = replace(source.episodes, sampling=sampling)
         state = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=source.order.epochs)
-        collected = source.collect(step, state, phases)
+        with ready_to_sample(self.engine, version):
+            collected = source.collect(step, state, phases)
         return SampledBatch(collected, source.order.epochs, sampling)
 
     def sampling(self, step: int) -> Sampling:
@@ -63,7 +64,7 @@ class Batches(Protocol):
             phases: takes the time that the step spends on it.
         """
 
-    def before_evaluation(self, version: int) -> None:
+    def before_evaluation(self) -> None:
         """Let the engine sample from the weights as they are."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class Synchronous:
         """As `Batches`."""
         yield self._sampler.collect(step, version, phases)
 
-    def before_evaluation(self, version: int) -> None:
+    def before_evaluation(self) -> None:
         """The engine samples from the weights in training."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -155,10 +156,9 @@ class OneStepAhead:
                 raise
             self._finish(following, phases)
 
-    def before_evaluation(self, version: int) -> None:
+    def before_evaluation(self) -> None:
         """Let the copy follow."""
         self._weights.follow()
-        self._sampler.engine.update(None, version)
 
     def state_dict(self) -> dict[str, Any]:
         """As `Batches`; the batch of the next step with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,9 @@ from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.rollouts import Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
+from reinlm.rollouts import Engine, Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
 from reinlm.rollouts.config import check_greedy
+from reinlm.rollouts.engines import ready_to_sample
 from reinlm.rollouts.groups import Sampled
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
 from reinlm.training.sampled import usage_metrics
@@ -186,6 +188,7 @@ class Evaluator:
 
     Args:
         sets: tasks by the name of their set, with the episodes that render them.
+        engine: theirs, which takes the trainer's weights before each evaluation; None: it has them.
     """
 
     def __init__(
@@ -195,15 +198,23 @@ class Evaluator:
         *,
         samples: int,
         correct_above: float,
+        engine: Engine | None = None,
     ) -> None:
         self.sets = sets
+        self.engine = engine
         self.rewards = rewards
         self.samples = samples
         self.correct_above = correct_above
         self.loop = EventLoop()
 
-    def evaluate(self, state: TrainerState | None = None) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Metrics `eval/SET/…` of every set, and answers of the first one."""
+    def evaluate(
+        self, state: TrainerState | None = None, *, version: int = 0
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Metrics `eval/SET/…` of every set, and answers of the first one; `version` is that of the policy."""
+        with ready_to_sample(self.engine, version) if self.engine is not None else contextlib.nullcontext():
+            return self._evaluate(state)
+
+    def _evaluate(self, state: TrainerState | None) -> tuple[dict[str, float], list[dict[str, Any]]]:
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, (episodes, tasks) in self.sets.items():

@@ -256,8 +256,9 @@ class RLRun(TrainsPolicy):
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if self.evaluator is None:
             return {}, []
-        self.batches.before_evaluation(self.state.updates)
-        return self.evaluator.evaluate(TrainerState(global_step=step, max_steps=self.total_steps))
+        self.batches.before_evaluation()
+        state = TrainerState(global_step=step, max_steps=self.total_steps)
+        return self.evaluator.evaluate(state, version=self.state.updates)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -107,7 +107,7 @@ class SFTRun(TrainsPolicy):
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if self.evaluator is not None:
-            return self.evaluator.evaluate()
+            return self.evaluator.evaluate(version=self.version)
         metrics: dict[str, float] = {}
         for name, examples in self.held_out.items():
             found = self._held_out_loss(examples)

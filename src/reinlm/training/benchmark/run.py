@@ -20,6 +20,7 @@ from reinlm.errors import InputError, RunError
 from reinlm.loop import BatchPrepared, Event, GroupScored, StepContext
 from reinlm.models import Policy, disable_dropout, load_policy
 from reinlm.models.loading import empty_model, model_device
+from reinlm.models.matmul import fastest_backend, in_force, using_backend
 from reinlm.models.modules import count_parameters
 from reinlm.places import checkpoint_note
 from reinlm.records import ScoredGroup, Task
@@ -133,7 +134,7 @@ def run_bench(
         memory, held = _memory(config, algorithm, model)
         say(f"memory  about {memory.total / GIB:.3g} GiB")
         policy = load_policy(config.model if model is None else model)
-        with build_rewards(alternating, time_limit=None) as rewards:
+        with using_backend(fastest_backend(policy.model)), build_rewards(alternating, time_limit=None) as rewards:
             steps = _Steps(config, rl, algorithm, policy, rewards, say)
             found = steps.measure(memory, held)
             if profile is not None:
@@ -300,6 +301,7 @@ class _Steps:
             "dtype": str(model.dtype).removeprefix("torch."),
             "computed_in": str(self.computed).removeprefix("torch."),
             "packing": self.run.model.packing,
+            "matmul": in_force(),
             "algorithm": self.algorithm.name,
             "passes": self.run.updates.passes,
             "minibatches": self.run.updates.minibatches,

@@ -1,0 +1,58 @@
+"""What computes a run's products is written down, and taken from there when the run is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_helpers import metrics, pair, run_rl, run_sft, tiny_policy
+
+from reinlm.config import read_recipe
+from reinlm.models import matmul
+
+LARGE: dict[str, Any] = {"hidden_size": 256, "layers": 1, "heads": 2}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Measurements of this machine, to be set by name."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = matmul.cache_folder() / "measured.json"
+    file.parent.mkdir()
+
+    class Written(dict[str, str]):
+        def __setitem__(self, name: str, value: str) -> None:
+            super().__setitem__(name, value)
+            file.write_text(json.dumps({matmul._machine(): self}))
+            matmul._of_machine.cache_clear()
+
+    yield Written()
+    matmul._of_machine.cache_clear()
+
+
+def test_it_is_measured_once_written_down_and_kept_on_resume(tmp_path: Path, machine: dict[str, str]) -> None:
+    training = {"steps": 2, "minibatches": 1}
+    machine["matmul"] = "onednn"
+    with torch.profiler.profile() as profile:
+        run_rl(tmp_path / "whole", model=pair(tiny_policy(**LARGE)), training=training)
+    assert "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
+    assert read_recipe(tmp_path / "whole" / "config.yaml")["resolved"]["matmul"] == "onednn"
+    run_rl(tmp_path / "cut", model=pair(tiny_policy(**LARGE)), training={**training, "steps": 1})
+    machine["matmul"] = "blas"
+    run_rl(tmp_path / "cut", model=pair(tiny_policy(**LARGE)), training=training, resume=True)
+    assert read_recipe(tmp_path / "cut" / "config.yaml")["resolved"]["matmul"] == "onednn"
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_sft_takes_what_is_faster(tmp_path: Path, machine: dict[str, str]) -> None:
+    for name in ("blas", "onednn"):
+        machine["matmul"] = name
+        with torch.profiler.profile() as profile:
+            run_sft(tmp_path / name, model=pair(tiny_policy(**LARGE)), training={"steps": 1, "batch_size": 4})
+        used = "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
+        assert used == (name == "onednn")
+        assert read_recipe(tmp_path / name / "config.yaml")["resolved"]["matmul"] == name
