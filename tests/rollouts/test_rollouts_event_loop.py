@@ -43,7 +43,12 @@ def test_another_thread_ends_what_runs_and_all_that_would_run_next() -> None:
             ended.append("in order")
 
     with EventLoop() as loop:
-        thread = threading.Thread(target=lambda: begun.wait(30) and loop.cancel())
+
+        def cancel() -> None:
+            begun.wait(30)
+            loop.cancel()
+
+        thread = threading.Thread(target=cancel)
         thread.start()
         with pytest.raises(asyncio.CancelledError):
             loop.run(long())
