@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -216,13 +217,13 @@ class HFEngine:
     def _arrivals(self) -> list[tuple[Prompt, list[RunningAnswer]]]:
         """Waiting rows that there is room for, all samples of a prompt before the next prompt."""
         room = self._max_batch - self._rows.live
-        queued = sum(len(waiting) for waiting in self._queue.values())
+        queued = len(self._ids) - self._rows.live
         # Reading a prompt alone costs nearly what reading several does, so a full batch waits until an eighth of it is free.
         if not queued or room < min(queued, max(1, self._max_batch // 8)):
             return []
         arrivals: list[tuple[Prompt, list[RunningAnswer]]] = []
         fresh: list[Prompt] = []
-        for prompt in list(self._queue):
+        for prompt in list(islice(self._queue, room)):  # each has an answer at least
             if not room:
                 break
             if not self._rows.known(prompt):

@@ -387,9 +387,12 @@ class Session(ABC):
 
     # ------------------------------------------------------------------------------------------ shared parts
 
-    def _setup(self, rollout: EpisodeConfig, environment: MakeEnvironment) -> EpisodeSetup:
+    def _setup(
+        self, rollout: EpisodeConfig, environment: MakeEnvironment, sampled: Policy | None = None
+    ) -> EpisodeSetup:
+        """Engine and environment; `sampled` is sampled from in place of the policy."""
         dtype = autocast(self.config.training, self.policy)
-        return EpisodeSetup(rollout, environment, self.policy, seed=self.config.seed, autocast=dtype)
+        return EpisodeSetup(rollout, environment, sampled or self.policy, seed=self.config.seed, autocast=dtype)
 
     def _evaluator(
         self,
