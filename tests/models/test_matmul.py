@@ -154,7 +154,12 @@ def test_a_cache_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypa
 
 def test_small_models_and_other_types_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = machine(monkeypatch, tmp_path, "onednn")
-    others = (Sized(255), Sized(256, torch.bfloat16), Sized(256, torch.float64), tiny_model("qwen3", vocab_size=20))
+    others = (
+        Sized(63),
+        Sized(256, torch.bfloat16),
+        Sized(256, torch.float64),
+        tiny_model("qwen3", vocab_size=20, hidden_size=32),
+    )
     assert [fastest_backend(model) for model in others] == ["blas"] * len(others)
     assert not measured
 

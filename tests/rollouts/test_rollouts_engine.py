@@ -412,3 +412,20 @@ def test_a_small_model_is_sampled_from_with_one_thread(
         run(engine, requests(OK))
         assert torch.get_num_threads() == 2
     assert found == {1}
+
+
+def test_the_cache_has_room_for_the_longest_answer_and_no_more(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reinlm.rollouts.slots.SHARED_FROM", 1000)
+    sizes: list[tuple[int, ...]] = []
+    made = torch.Tensor.new_zeros
+
+    def new_zeros(self: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
+        sizes.append(size)
+        return made(self, *size, **options)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", new_zeros)
+    run(HFEngine(make_model(), tokenizer, pad_id=PAD), requests(OK, prompts=RAGGED, samples=4))
+    longest = max(map(len, RAGGED)) + OK.max_new_tokens
+    assert {(size[0], size[2]) for size in sizes if len(size) == 4} == {(4 * len(RAGGED), longest)}

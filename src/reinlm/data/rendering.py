@@ -7,6 +7,7 @@ conversation is extended by appending tokens (`Renderer.extension`).
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
@@ -49,6 +50,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self.encode = Encoder(tokenizer)
+        self._latest: tuple[Content, TokenIds] | None = None
         self._front = self._front_tokens()
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._special = sorted({*special, *tokenizer.all_special_tokens})
@@ -76,11 +78,17 @@ class Renderer:
     def prompt(self, content: Content, where: str) -> list[int]:
         """Token ids that the model reads before its first answer to `content`.
 
+        The latest prompt is kept: the episodes of a group begin with the same one.
+
         Raises InputError, which names `where`, for messages that the template refuses and text that has no tokens.
         """
+        latest = self._latest
+        if latest is not None and type(latest[0]) is type(content) and latest[0] == content:
+            return list(latest[1])
         ids = self._now(where, self.prompt_plan(where, content))
         if len(ids) <= self.front_length:
             raise InputError(f"{where}: the prompt has no tokens", hint=UNKNOWN_CHARACTERS)
+        self._latest = copy.deepcopy(content), list(ids)
         return ids
 
     def parse(self, content: Content, token_ids: Sequence[int], stops: Collection[int]) -> str | Message:

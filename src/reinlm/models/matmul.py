@@ -29,7 +29,7 @@ SMALL = 2**19
 """Multiplications of a product below which a call of oneDNN costs more than it saves."""
 FEW = 12
 """Rows of a product below which oneDNN is no faster."""
-LARGE = 2**16
+LARGE = 2**14
 """Numbers of a model's largest matrix below which its products are too small to gain."""
 FASTER = 1.25
 """How many times as fast oneDNN has to be to be taken."""

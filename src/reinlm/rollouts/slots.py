@@ -56,14 +56,15 @@ class Table:
         self.layers: list[KeyValues] = []
         self.rows = self.columns = 0
 
-    def reserve(self, rows: int, columns: int, like: Sequence[KeyValues]) -> None:
-        """Make room for so many rows and columns, for keys and values as those of `like` [..., kv heads, size]."""
+    def reserve(self, rows: int, columns: int, most: int, like: Sequence[KeyValues]) -> None:
+        """Make room for so many rows and columns, of which there will be `most`, for keys and values as those of `like`
+        [..., kv heads, size]."""
         if rows <= self.rows and columns <= self.columns:
             return
         if rows > self.rows:
             self.rows = rows if not self.rows else max(rows, self.rows + self.rows // 2)
         if columns > self.columns:
-            self.columns = columns + max(_SPARE, columns // 2)
+            self.columns = max(columns, min(most, columns + max(_SPARE, columns // 2)))
         empty = [(keys.new_empty(0, keys.shape[-2], 0, keys.shape[-1]),) * 2 for keys, _ in like]
         self.layers = [(self._grown(keys), self._grown(values)) for keys, values in self.layers or empty]
 
@@ -160,10 +161,12 @@ class Slots:
         read = {} if self._kept is None else {self._kept.ids: self._kept}
         if fresh:
             read |= self._read(fresh)
+        joining = []
         for prompt, rows in arrivals:
-            more = waiting and prompt == arrivals[-1][0]
-            several = len(rows) > 1 or more
-            self._join(read[prompt], rows, shared=several and len(prompt) >= SHARED_FROM and read[prompt].wide)
+            several = len(rows) > 1 or (waiting and prompt == arrivals[-1][0])
+            shared = several and len(prompt) >= SHARED_FROM and read[prompt].wide
+            joining.append((read[prompt], rows, self._line(read[prompt]) if shared else -1))
+        self._join(joining)
         self._kept = _alone(read[arrivals[-1][0]]) if waiting else None
 
     def _read(self, prompts: Sequence[Prompt]) -> dict[Prompt, ReadPrompt]:
@@ -195,32 +198,41 @@ class Slots:
             for line, (prompt, path) in enumerate(zip(prompts, paths, strict=True))
         }
 
-    def _join(self, prompt: ReadPrompt, rows: Sequence[RunningAnswer], shared: bool) -> None:
-        first, count, length = len(self._rows), len(rows), len(prompt.ids)
-        line = -1
-        if shared:
-            line = self._line(prompt)
-            self._own.reserve(first + count, 1, prompt.layers)
-        else:
-            self._own.reserve(first + count, length + 1, prompt.layers)
-            self._own.write(slice(first, first + count), [prompt] * count)
-        self._rows += rows
-        self._prompt_of += [line] * count
-        self._held = self._longer(self._held, count, 0 if shared else length)
-        self._prefix = self._longer(self._prefix, count, length if shared else 0)
-        self._written = self._longer(self._written, count, 0)
-        logits = prompt.logits.expand(count, -1)
-        self._logits = torch.cat([self._logits, logits]) if first else logits
-        new = RowSampling.of([row.request for row in rows], self._device)
+    def _join(self, joining: Sequence[tuple[ReadPrompt, Sequence[RunningAnswer], int]]) -> None:
+        """Add the rows of prompts, each with its line of the shared table or -1."""
+        first, layers = len(self._rows), joining[0][0].layers
+        for prompt, rows, line in joining:
+            count, length = len(rows), len(prompt.ids)
+            self._rows += rows
+            self._prompt_of += [line] * count
+            self._held = self._longer(self._held, count, 0 if line >= 0 else length)
+            self._prefix = self._longer(self._prefix, count, length if line >= 0 else 0)
+        added = len(self._rows) - first
+        self._written = self._longer(self._written, added, 0)
+        self._own.reserve(self.live, int(self._held[first:].max()) + 1, self._most(), layers)
+        for prompt, rows, line in joining:
+            if line < 0:
+                self._own.write(slice(first, first + len(rows)), [prompt] * len(rows))
+            first += len(rows)
+        logits = torch.cat([prompt.logits.expand(len(rows), -1) for prompt, rows, _ in joining])
+        self._logits = torch.cat([self._logits, logits]) if len(self._logits) else logits
+        new = RowSampling.of([row.request for row in self._rows[-added:]], self._device)
         self._sampling = new if self._sampling is None else self._sampling.join(new)
         self._members = None
+
+    def _most(self) -> int:
+        """Columns of the longest row when it ends."""
+        return max(
+            row.limit + (len(row.request.token_ids) if line < 0 else 0)
+            for row, line in zip(self._rows, self._prompt_of, strict=True)
+        )
 
     def _line(self, prompt: ReadPrompt) -> int:
         """The line of the shared table that holds a prompt; a new one if it holds it not yet."""
         if prompt.ids in self._prompts:
             return self._prompts.index(prompt.ids)
         line = len(self._prompts)
-        self._shared.reserve(line + 1, len(prompt.ids), prompt.layers)
+        self._shared.reserve(line + 1, len(prompt.ids), len(prompt.ids), prompt.layers)
         self._shared.write(slice(line, line + 1), [prompt])
         self._prompts.append(prompt.ids)
         return line
@@ -236,7 +248,7 @@ class Slots:
             row.length - (len(row.request.token_ids) if line >= 0 else 0)
             for row, line in zip(self._rows, self._prompt_of, strict=True)
         )
-        self._own.reserve(self.live, longest, self._own.layers)
+        self._own.reserve(self.live, longest, self._most(), self._own.layers)
         reading = Reading(self._own, self._shared, self._held, self._prefix, longest, self._grid())
         hidden = self._forward(self._tokens, self._held + self._prefix, reading)
         self._logits = self._head(hidden)
