@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
+
+import pytest
 
 from reinlm.rollouts.event_loop import EventLoop
 
@@ -27,6 +30,32 @@ def test_no_text_of_a_result_is_made() -> None:
     with EventLoop() as loop:
         assert isinstance(loop.run(result()), Result)
     assert Result.texts == 0
+
+
+def test_another_thread_ends_what_runs_and_all_that_would_run_next() -> None:
+    begun, ended = threading.Event(), []
+
+    async def long() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("in order")
+
+    with EventLoop() as loop:
+
+        def cancel() -> None:
+            begun.wait(30)
+            loop.cancel()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run(long())
+        thread.join()
+        assert ended == ["in order"]
+        with pytest.raises(asyncio.CancelledError):
+            loop.run(result())
 
 
 def test_a_result_comes_back_where_a_loop_runs_already() -> None:

@@ -35,14 +35,18 @@ def same(first: Any, second: Any, steps: range = range(1, 4)) -> None:
         assert all(ours[name].tobytes() == values.tobytes() for name, values in theirs.items())
 
 
-def test_what_environments_tools_and_rewards_take_in_time_changes_no_bit(tmp_path: Path) -> None:
-    first, second = play(tmp_path / "first"), play(tmp_path / "second")
+@pytest.mark.parametrize("level", [0, 1])
+def test_what_environments_tools_and_rewards_take_in_time_changes_no_bit(level: int, tmp_path: Path) -> None:
+    rollout = {**options()["rollout"], "async_level": level}
+    first, second = (play(tmp_path / name, rollout=rollout) for name in ("first", "second"))
     same(first, second)
     rows = metrics(first.folder)
+    assert [row["staleness/max"] for row in rows] == [0.0, 2.0 * level, 2.0 * level]
     assert max(row["episodes/mean_turns"] for row in rows) > 1.5
     assert {"rewards/letters/mean", "rewards/asked/mean", "rewards/short/mean"} <= set().union(*rows)
     columns = load_file(first.folder / "rollouts/step_3.safetensors")
-    assert float(np.abs(columns["column/rollout_logprobs"] - columns["update/old_logprobs"]).max()) < 1e-5
+    apart = float(np.abs(columns["column/rollout_logprobs"] - columns["update/old_logprobs"]).max())
+    assert apart > 1e-3 if level else apart < 1e-5
 
 
 def test_a_run_of_several_turns_that_is_killed_within_an_episode_goes_on_to_the_same_end(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Killer:
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, list[str]]:
-    """The command lines of an sft and an rl run, whose every part leaves a trace in the state."""
+    """The command lines of an sft run, an rl run, and one that samples ahead, whose every part leaves a trace in the state."""
     model = str(saved_model(tmp_path / "model"))
     held_out = {"data": {"small": str(jsonl(tmp_path / "held_out.jsonl", HELD_OUT))}, "every": 3, "max_new_tokens": 4}
     shared: dict[str, Any] = {"model": model, "run": {"save_every": 2, "keep_last": 2}, "seed": 3}
@@ -155,10 +155,11 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
         "evaluation": held_out,
         "optimizer": {"learning_rate": 2e-3, "schedule": "cosine"},
     }
+    ahead = {**rl, "rollout": {**rl["rollout"], "async_level": 1}}
     words = {}
-    for name, recipe in (("sft", sft), ("rl", rl)):
+    for name, verb, recipe in (("sft", "sft", sft), ("rl", "rl", rl), ("ahead", "rl", ahead)):
         (tmp_path / f"{name}.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
-        words[name] = [name, str(tmp_path / f"{name}.yaml")]
+        words[name] = [verb, str(tmp_path / f"{name}.yaml")]
     return words
 
 
@@ -214,7 +215,7 @@ def whole_run(words: list[str], folder: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ tests
 
 
-@pytest.mark.parametrize("kind", ["sft", "rl"])
+@pytest.mark.parametrize("kind", ["sft", "rl", "ahead"])
 def test_a_run_killed_twice_ends_as_the_uninterrupted_one(kind: str, tasks: Any, tmp_path: Path) -> None:
     whole = whole_run(tasks[kind], tmp_path / "whole")
     killer = Killer("forkserver", tasks[kind], tmp_path / "killed", seed=1, jitter=0.05)
@@ -237,7 +238,7 @@ def _moments(last: int, noise: random.Random) -> Iterator[tuple[Moment, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24)])
+@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24)])
 def test_a_run_killed_twenty_times_ends_as_the_uninterrupted_one(
     kind: str, last: int, tasks: Any, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from reinlm.algorithms import Algorithm, resolve
+from reinlm.algorithms import Algorithm
 from reinlm.api.arguments import (
     KINDS,
     arguments,
@@ -36,6 +36,7 @@ from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.in_force import explanation, settings_tree
+from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
@@ -109,7 +110,7 @@ class RLTrainer(RLSession):
             config = configuration(RLConfig, tree, loaded, resume=options.get("resume"))
             super().__init__(
                 config,
-                algorithm=composed or resolve(config.algorithm),
+                algorithm=composed,
                 model=loaded,
                 sources=tree.sources,
                 **session_options(options),
@@ -249,7 +250,7 @@ def _queue(
     for run in planned:
         config = configuration(kind, run.tree, None)
         if isinstance(config, RLConfig):
-            resolve(config.algorithm)
+            run_algorithm(config)
 
     def start(tree: dict[str, Any], resume: bool, overwrite: bool) -> Any:
         return function(recipe=tree, resume=resume, overwrite=overwrite, quiet=quiet, command=command)
@@ -376,13 +377,13 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
         config = configuration(kind, tree, loaded, resume=options.get("resume"))
-        nulls, notes = {}, []
+        nulls, notes, algorithm = {}, [], None
         if isinstance(config, RLConfig):
-            algorithm = composed or resolve(config.algorithm)
+            algorithm = run_algorithm(config, composed)
             check_settings(config, algorithm)
             nulls = in_force(config, algorithm)
             notes = notes_before_a_model(config, algorithm, tree.sources)
-        return explanation(settings_tree(config, composed), tree.sources, nulls, notes)
+        return explanation(settings_tree(config, algorithm), tree.sources, nulls, notes)
 
 
 def create_model(

@@ -2,6 +2,7 @@
 
 from reinlm.models.build import same_model
 from reinlm.models.critic import ValueModel
+from reinlm.models.following import FollowingModel
 from reinlm.models.loading import ModelConfig, Policy, load_policy, load_tokenizer
 from reinlm.models.lora import LoraConfig
 from reinlm.models.modules import disable_dropout, training_mode
@@ -17,6 +18,7 @@ from reinlm.renamed import renamed
 __all__ = [
     "VALUES",
     "Anchor",
+    "FollowingModel",
     "LoraConfig",
     "ModelConfig",
     "Outputs",

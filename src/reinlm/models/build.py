@@ -14,13 +14,8 @@ def same_model(lm: nn.Module) -> nn.Module:
 
     The random state does not change. Adapters are not copied: pass the base model.
     """
-    from transformers.initialization import no_init_weights
-
     source: Any = lm
-    config = copy.deepcopy(source.config)
-    with torch.random.fork_rng(devices=[]), no_init_weights():
-        made = type(source)._from_config(config, dtype=source.dtype)
-    made.tie_weights()  # skipped together with the initial weights
+    made = without_weights(source)
     made.to(source.device)
     with torch.no_grad():
         for (name, new), (_, old) in zip(made.named_parameters(), source.named_parameters(), strict=True):
@@ -31,3 +26,14 @@ def same_model(lm: nn.Module) -> nn.Module:
             made.get_submodule(owner)._buffers[last] = other.detach().clone().to(buffer.device)
     frozen: nn.Module = made.requires_grad_(False)
     return frozen
+
+
+def without_weights(source: Any) -> Any:
+    """A new model of the same configuration whose weights have no values yet. The random state does not change."""
+    from transformers.initialization import no_init_weights
+
+    config = copy.deepcopy(source.config)
+    with torch.random.fork_rng(devices=[]), no_init_weights():
+        made = type(source)._from_config(config, dtype=source.dtype)
+    made.tie_weights()  # skipped together with the initial weights
+    return made

@@ -164,6 +164,10 @@ class RolloutConfig(SamplingConfig, EpisodeConfig):
     """The limit of the last step's answers; null: `max_new_tokens` throughout."""
     schedule: Schedule = "linear"
     """How the two go from start to end over the run."""
+    async_level: int = Field(0, ge=0, le=1)
+    """Steps that sampling is ahead of training. 0: a batch is sampled, then trained on. 1: the next batch is sampled while this
+    one is trained on, from a copy of the weights as they were before its update (one step off-policy); algorithms without
+    corrections get `truncated`."""
 
     @property
     def groups(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ class EventLoop:
     """Runs coroutines to their end, one call after another, on one event loop.
 
     Where the calling thread runs an event loop already, as a notebook does, the coroutine runs in a thread of its own
-    while the caller waits. Ctrl-C cancels the coroutine, and is raised when that has ended.
+    while the caller waits. `run` is called from one thread at a time. Ctrl-C cancels the coroutine, and is raised when that
+    has ended.
 
     Example:
         with EventLoop() as loop:
@@ -26,6 +27,9 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._runners: list[asyncio.Runner] = []
+        self._lock = threading.Lock()
+        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._cancelled = False
         self._finalizer = weakref.finalize(self, _close, self._runners)
 
     def run(self, main: Coroutine[Any, Any, _Result]) -> _Result:
@@ -41,7 +45,11 @@ class EventLoop:
             task = asyncio.current_task()
             assert task is not None
             started.append(task)
-            found.append(await main)
+            try:
+                with self._cancellable(task):
+                    found.append(await main)
+            finally:
+                main.close()  # it may not have begun
 
         try:
             if _running():
@@ -54,9 +62,30 @@ class EventLoop:
             _away_from_loops(lambda: _end(runner, started))
             raise
 
+    def cancel(self) -> None:
+        """From another thread: end the coroutine that runs now, and every later one, by `asyncio.CancelledError`."""
+        with self._lock:
+            self._cancelled = True
+            if self._current is not None:
+                loop, task = self._current
+                loop.call_soon_threadsafe(task.cancel)
+
     def close(self) -> None:
         """End the loop and what runs on it; the next `run` begins another one."""
         _close(self._runners)
+
+    @contextlib.contextmanager
+    def _cancellable(self, task: asyncio.Task[Any]) -> Iterator[None]:
+        """Within it `cancel` reaches the task."""
+        with self._lock:
+            if self._cancelled:
+                raise asyncio.CancelledError
+            self._current = asyncio.get_running_loop(), task
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._current = None
 
     def __enter__(self) -> EventLoop:
         return self

@@ -51,18 +51,22 @@ def prepare(
     critic: CriticModel | None = None,
     anchors: Mapping[str, Anchor],
     several: bool,
+    decoupled: bool = False,
 ) -> Prepared:
     """Log-probabilities, values and advantages of a batch.
 
     Tokens of an earlier version of the policy have the sampler's log-probabilities as their old ones, so that their
-    ratios hold what has happened since.
+    ratios hold what has happened since; not where that is `decoupled`.
 
     Args:
         anchors: the frozen models by name, as far as the algorithm asks for them.
         several: whether the batch makes more than one update, so that the old policy is not always the current one.
+        decoupled: old log-probabilities are those of the policy before the first update of the batch for every token, and what
+            has happened since it was sampled is left to corrections. Decoupled PPO, arXiv 2110.00641.
     """
     shared = critic is not None and critic.shared
-    stale, rollout = stale_tokens(batch, state.updates), batch.columns["rollout_logprobs"]
+    rollout = batch.columns["rollout_logprobs"]
+    stale = torch.zeros(batch.tokens, dtype=torch.bool) if decoupled else stale_tokens(batch, state.updates)
     old = ref = teacher = values = full = None
     in_reward = algorithm.needs_full_kl_in_reward
     if several or bool(stale.any()) or algorithm.needs_old_logprobs or shared or in_reward:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,14 +13,14 @@ from reinlm.batches import TokenBatch, feedback, token_batch
 from reinlm.composition import shaped, with_first_reward
 from reinlm.data import Examples, RowOrder
 from reinlm.loop import BatchPrepared, GroupScored, StepContext, StepReport, Updated
-from reinlm.models import Policy, TokenModel
+from reinlm.models import FollowingModel, Policy, TokenModel
 from reinlm.objectives import Feedback
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.rollouts import Collected, Episodes, Source
-from reinlm.rollouts.engines import ready_to_sample
+from reinlm.rollouts import Collected, Engine, Episodes, Source
 from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
+from reinlm.training.collecting import Sampler, batches_of
 from reinlm.training.config import RLConfig
 from reinlm.training.critic import CriticConfig, CriticModel, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
@@ -32,6 +31,7 @@ from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
 from reinlm.training.rl_checks import needs_rewards, updates_per_batch
 from reinlm.training.sampled import sampled_metrics, unrewarded_metrics, usage_metrics
+from reinlm.training.sampled_batch import SampledBatch
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
 from reinlm.training.update import Updater, UpdateResult
@@ -54,14 +54,16 @@ class RLRun(TrainsPolicy):
         text: Examples | None = None,
         say: Callable[[str], None] = lambda _text: None,
         order: RowOrder | None = None,
+        sampled_from: FollowingModel | None = None,
     ) -> None:
-        """`say` shows a line to the user, such as in the console; `order` is that of the tasks, by default shuffled."""
+        """`say` shows a line to the user, such as in the console; `order` is that of the tasks, by default shuffled;
+        `sampled_from` follows the policy, for the engine of a run that samples ahead (`rollout.async_level`)."""
         self.config = config
         self.algorithm = algorithm
         self.policy = policy
         self.evaluator = evaluator
         self.rewards = rewards
-        self.engine: Any = episodes.engine
+        self.engine = cast("Engine", episodes.engine)
         self.total_steps = total_steps(config.training, len(tasks), config.rollout.groups)
         self.updates = updates_per_batch(config, algorithm)
         settings = config.training
@@ -95,6 +97,8 @@ class RLRun(TrainsPolicy):
             max_failed_steps=_failed_steps(config),
             name=algorithm.name,
         )
+        sampler = Sampler(config, self.engine, self.source, policy.stops, self.total_steps)
+        self.batches = batches_of(sampler, rewards, sampled_from)
         updates = self.updates.passes * self.updates.minibatches
         self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
         self.tokens = 0
@@ -125,7 +129,15 @@ class RLRun(TrainsPolicy):
         text = None
         if config.text is not None and examples is not None:
             text = TextLoss(config.text, examples, policy, self.anchors.by_name, config.seed)
-        return Updater(self.algorithm, policy, self.updates, critic=critic, anchors=self.anchors, text=text)
+        return Updater(
+            self.algorithm,
+            policy,
+            self.updates,
+            critic=critic,
+            anchors=self.anchors,
+            text=text,
+            decoupled=config.rollout.async_level > 0,
+        )
 
     @property
     def version(self) -> int:
@@ -142,20 +154,23 @@ class RLRun(TrainsPolicy):
 
     def step(self, step: int, context: StepContext) -> StepReport:
         phases = Phases()
-        self._set_sampling(step)
-        trainer = TrainerState(global_step=step - 1, max_steps=self.total_steps, epoch=self.source.order.epochs)
-        with ready_to_sample(self.engine, self.state.updates):
-            collected = self.source.collect(step, trainer, phases)
+        with self.batches.of_step(step, self.state.updates, phases) as batch:
+            metrics = self._train(step, context, batch, phases)
+        metrics |= {**self._speed(metrics, phases), **batch.seconds, **phases.seconds}
+        return StepReport(metrics, stop=batch.collected.nothing_left)
+
+    def _train(self, step: int, context: StepContext, sampled: SampledBatch, phases: Phases) -> dict[str, float]:
+        collected = sampled.collected
         for group in collected.sampled:
             context.send(GroupScored(step, group))
         self._say_missing(step, collected)
         names = reward_names(collected.sampled, self.rewards)
-        metrics = self._sampled(collected, names)
-        trained = 0
+        metrics = self._sampled(sampled, names)
         if _tokens(collected.kept):
             earlier = self.replay.draw(step, self.state.updates) if self.replay else []
+            limit = sampled.sampling.max_new_tokens
             groups = [
-                shaped(group, self.algorithm.shapers, self._limit(group)) for group in (*collected.kept, *earlier)
+                shaped(group, self.algorithm.shapers, _limit(group, limit)) for group in (*collected.kept, *earlier)
             ]
             batch = token_batch(groups)
             with phases("score"):
@@ -168,15 +183,14 @@ class RLRun(TrainsPolicy):
             found |= updated.metrics
             context.send(Updated(step, found))
             metrics |= found | _shaping(groups)
-            trained = int(batch.layout.expand(prepared.trained, "episode").sum())
+            self.tokens += int(batch.layout.expand(prepared.trained, "episode").sum())
             if self.replay is not None:
                 metrics["groups/replayed"] = float(len(earlier))
                 self.replay.add(collected.kept)
             self._log(step, context, groups, _log_columns(prepared, updated))
         else:
             self._log(step, context, collected.sampled, {})
-        metrics |= {**self._totals(metrics, phases, trained), **phases.seconds}
-        return StepReport(metrics, stop=collected.nothing_left)
+        return metrics | {"epoch": sampled.epochs, "num_tokens": float(self.tokens)}
 
     def _say_missing(self, step: int, collected: Collected) -> None:
         """Say once in a run why episodes have no reward: what failed first, or how those without one ended."""
@@ -193,26 +207,15 @@ class RLRun(TrainsPolicy):
                 self._said.add(name)
                 self._say(f"note: step {step}: {text}")
 
-    def _set_sampling(self, step: int) -> None:
-        """Sample as the schedules say at this step."""
-        settings = self.config.rollout.at((step - 1) / max(self.total_steps - 1, 1))
-        self.source.episodes = replace(self.source.episodes, sampling=settings.sampling(self.policy.stops))
-
-    def _limit(self, group: ScoredGroup) -> int:
-        """The tokens of an answer at most when the group was sampled; a replayed one may have had another limit."""
-        segments = [segment for rollout in group.group.rollouts for segment in rollout.segments]
-        own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
-        return own or self.source.episodes.sampling.max_new_tokens
-
-    def _sampled(self, collected: Collected, names: Sequence[str]) -> dict[str, float]:
+    def _sampled(self, batch: SampledBatch, names: Sequence[str]) -> dict[str, float]:
+        collected, sampling = batch.collected, batch.sampling
         metrics = sampled_metrics(collected.sampled, names) | usage_metrics(collected.usage)
         if needs_rewards(self.algorithm):
             metrics |= unrewarded_metrics(collected.sampled)
-        settings = self.source.episodes.sampling
         if self.config.rollout.temperature_end is not None:
-            metrics["sampling/temperature"] = settings.temperature
+            metrics["sampling/temperature"] = sampling.temperature
         if self.config.rollout.max_new_tokens_end is not None:
-            metrics["sampling/max_new_tokens"] = float(settings.max_new_tokens)
+            metrics["sampling/max_new_tokens"] = float(sampling.max_new_tokens)
         return metrics | {
             "rewards/failed": float(collected.failures),
             "groups/attempts": float(collected.attempts),
@@ -233,12 +236,9 @@ class RLRun(TrainsPolicy):
                 step, groups, columns, tokenizer=self.policy.tokenizer, max_episodes=self.config.run.rollouts_max
             )
 
-    def _totals(self, metrics: Mapping[str, float], phases: Phases, trained: int) -> dict[str, float]:
-        self.tokens += trained
+    def _speed(self, metrics: Mapping[str, float], phases: Phases) -> dict[str, float]:
         seconds = sum(phases.seconds.values())
         return {
-            "epoch": self.source.order.epochs,
-            "num_tokens": float(self.tokens),
             "tokens_per_second": metrics["samples"] * metrics["completions/mean_length"] / seconds,
             "samples_per_second": metrics["samples"] / seconds,
         }
@@ -256,17 +256,17 @@ class RLRun(TrainsPolicy):
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         if self.evaluator is None:
             return {}, []
+        self.batches.before_evaluation()
         state = TrainerState(global_step=step, max_steps=self.total_steps)
         return self.evaluator.evaluate(state, version=self.state.updates)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             **self.updater.state_dict(),
-            **self.source.state_dict(),
+            **self.batches.state_dict(),
             "tokens": self.tokens,
             "anchors": self.anchors.state_dict(),
             "replay": self.replay.state_dict() if self.replay else None,
-            "rewards": self.rewards.state_dict() if self.rewards is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -274,10 +274,15 @@ class RLRun(TrainsPolicy):
         self.updater.load_state_dict(state)
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
-        self.source.load_state_dict(state)
-        if self.rewards is not None:
-            self.rewards.load_state_dict(state.get("rewards", {}))
+        self.batches.load_state_dict(state)
         self.tokens = int(state["tokens"])
+
+
+def _limit(group: ScoredGroup, otherwise: int) -> int:
+    """The tokens of an answer at most when the group was sampled; a replayed one may have had another limit."""
+    segments = [segment for rollout in group.group.rollouts for segment in rollout.segments]
+    own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
+    return own or otherwise
 
 
 def _failed_steps(config: RLConfig) -> int:

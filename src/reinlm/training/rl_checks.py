@@ -62,6 +62,9 @@ def in_force(config: RLConfig, algorithm: Algorithm) -> dict[Key, str]:
         for name in ("minibatches", "passes")
         if getattr(config.training, name) is None
     }
+    given = isinstance(config.algorithm, Mapping) and "corrections" in config.algorithm
+    if config.rollout.async_level and algorithm.corrections and not given:
+        found["algorithm", "corrections"] = f"{IN_FORCE}for rollout.async_level {config.rollout.async_level}"
     if config.critic is None:
         own = f"backbone {CriticConfig().backbone}, the policy's optimizer without warm-up"
         found["critic",] = f"{IN_FORCE}{own if algorithm.critic else f'none, as {algorithm.name} trains none'}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-from reinlm.algorithms import Algorithm, resolve
+from reinlm.algorithms import Algorithm
+from reinlm.composition.document import choice_rows
 from reinlm.data import Examples
 from reinlm.environments import is_question
 from reinlm.errors import InputError
-from reinlm.models import disable_dropout
+from reinlm.models import FollowingModel, Policy, disable_dropout
 from reinlm.records import Task
 from reinlm.sources import Key
 from reinlm.training.base_session import Session
@@ -17,6 +19,7 @@ from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
 from reinlm.training.inputs import RLInputs, SFTInputs
+from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import (
     check_settings,
@@ -27,6 +30,9 @@ from reinlm.training.rl_checks import (
     slow_rate,
 )
 from reinlm.training.sft import SFTRun, check_sft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class SFTSession(Session):
@@ -67,7 +73,7 @@ class RLSession(Session):
     run: RLRun
 
     def __init__(self, config: RLConfig, *, algorithm: Algorithm | None = None, **options: Any) -> None:
-        self.algorithm = algorithm or resolve(config.algorithm)
+        self.algorithm = run_algorithm(config, algorithm)
         super().__init__(config, **options)
 
     def _check(self) -> None:
@@ -92,7 +98,9 @@ class RLSession(Session):
         tasks, sets, text = loaded
         config = self.config
         disable_dropout(self.policy.model)
-        setup = self._setup(config.rollout, self.environment)
+        copied = following_model(config, self.policy)
+        sampled = self.policy if copied is None else replace(self.policy, model=cast("PreTrainedModel", copied.model))
+        setup = self._setup(config.rollout, self.environment, sampled)
         if absent := self.algorithm.needs_columns - set(setup.engine.capabilities.columns):
             raise InputError(
                 f"{self.algorithm.name} has a loss term that reads the column {', '.join(sorted(absent))}, which engine "
@@ -112,10 +120,17 @@ class RLSession(Session):
             text,
             self.progress.say,
             self._order,
+            copied,
         )
         if self.rewards is not None:
             self.rewards.state_dict()  # a state that no checkpoint can hold ends the run before its first step
         self._announce(run)
+        if copied is not None:
+            corrected = dict(choice_rows(self.algorithm)).get("corrections", "none, as the algorithm weighs by itself")
+            self.progress.say(
+                f"async_level 1: the next batch is sampled beside each update, from a copy of the trained weights that takes "
+                f"{copied.nbytes / 2**20:,.1f} MiB; corrections for older weights: {corrected}"
+            )
         return run
 
     def _announce(self, run: RLRun) -> None:
@@ -134,6 +149,23 @@ class RLSession(Session):
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
+
+
+def following_model(config: RLConfig, policy: Policy) -> FollowingModel | None:
+    """What the engine samples from where that is not the policy itself; None for a run that samples what it trains on next.
+
+    Raises InputError for a model that cannot be copied.
+    """
+    level = config.rollout.async_level
+    if not level:
+        return None
+    try:
+        return FollowingModel(policy.model)
+    except InputError as error:
+        raise InputError(
+            f"rollout.async_level {level} samples from a copy of the weights, and {error.message}",
+            hint="set rollout.async_level=0",
+        ) from error
 
 
 def _counted(count: int, one: str, several: str | None = None) -> str:

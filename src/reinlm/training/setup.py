@@ -80,6 +80,8 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
         )
         if moving:
             effect = f"{' and '.join(moving)} from here on as in a run of that length, which differs from the steps made so far"
+        if (tree.get("rollout") or {}).get("async_level") and before["training"].get("steps") == done:
+            effect += f"; but step {done + 1} samples from the weights as they are, as no batch was sampled beside step {done}"
         said.insert(0, f"resumed after step {done}, to go on to step {total}: {effect}")
     return said
 

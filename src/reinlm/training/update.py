@@ -75,8 +75,11 @@ class Updater:
         critic: CriticModel | None = None,
         anchors: Anchors | None = None,
         text: TextLoss | None = None,
+        decoupled: bool = False,
     ) -> None:
+        """`decoupled` as of `reinlm.training.preparation.prepare`."""
         self.algorithm = algorithm
+        self.decoupled = decoupled
         self.text = text
         self.learner = learner
         self.settings = settings
@@ -100,6 +103,7 @@ class Updater:
             critic=self.critic,
             anchors=self.anchors,
             several=self.settings.passes * self.settings.minibatches > 1,
+            decoupled=self.decoupled,
         )
         return prepared, prepared_metrics(prepared) | staleness_metrics(batch, self.state.updates)
 
@@ -120,7 +124,8 @@ class Updater:
             signals = self._signals(batch, prepared, sequences, seed)
             mine, found = self._backward(part, signals, warming)
             distance = mine.means().get("approx_kl", 0.0)
-            shown = self.learner.version > before or bool(stale_tokens(part, self.state.updates).any())
+            stale = not self.decoupled and bool(stale_tokens(part, self.state.updates).any())
+            shown = self.learner.version > before or stale
             furthest = distance if shown else None
             if self.settings.target_kl is not None and distance > STOP_FACTOR * self.settings.target_kl:
                 stopped = True

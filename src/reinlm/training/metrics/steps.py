@@ -19,7 +19,7 @@ METRICS = declare_metrics(
     Metric(
         "time/rollout",
         "s",
-        "sampling answers",
+        "sampling answers; with `rollout.async_level=1` this passed beside the update of the step before",
         healthy="the largest part in RL",
         bad="grows with answer length",
     ),
@@ -36,6 +36,13 @@ METRICS = declare_metrics(
         "in calls of one reward function, with the waiting between attempts; most of it passes while others are sampled",
         healthy="less than `time/rollout`",
         bad="more: make the function faster, ask for several answers at once, or raise `reward.concurrency`",
+    ),
+    Metric(
+        "time/wait",
+        "s",
+        "waiting, after the update, for the next batch that is sampled beside it (with `rollout.async_level=1`)",
+        healthy="0: the update takes longer than sampling",
+        bad="large: sampling is the slower side, and the update runs beside it for nothing more",
     ),
     Metric(
         "time/score",
