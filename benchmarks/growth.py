@@ -44,6 +44,7 @@ from reinlm.algorithms import resolve
 from reinlm.batches import feedback, token_batch
 from reinlm.composition import Updates
 from reinlm.models import Want, character_tokenizer, load_policy
+from reinlm.models.matmul import fastest_backend, using_backend
 from reinlm.models.prefix_sharing import PrefixTree
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState, build_rewards
@@ -295,10 +296,11 @@ class Line:
 def measure(axis: str, turns: int, seed: int, rewards: RewardSet) -> list[Line]:
     """A line for each phase."""
     works = [Work(AXES[axis](factor), rewards, seed) for factor in FACTORS]
-    for work in works:
-        work.turn()
-    found = [turn(works) for _ in range(turns)]
-    peaks = [work.peaks() for work in works]
+    with using_backend(fastest_backend(works[0].run.policy.model)):  # as in a run
+        for work in works:
+            work.turn()
+        found = [turn(works) for _ in range(turns)]
+        peaks = [work.peaks() for work in works]
     return [
         line(axis, phase, [[c[phase] for c in turn] for turn in found], [p[phase] for p in peaks]) for phase in peaks[0]
     ]

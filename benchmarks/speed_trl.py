@@ -3,7 +3,7 @@
     python -m venv speed && . speed/bin/activate        # TRL brings its own versions: an environment of its own
     pip install trl && pip install -e .
     python benchmarks/speed_trl.py                                  # whole GRPO steps, all four rows; --rows ragged for one
-    python benchmarks/speed_trl.py --work sampling                  # the in-process engine beside `model.generate`
+    python benchmarks/speed_trl.py --work sampling                  # as sampling_generate.py, with the transformers of TRL
     python benchmarks/speed_trl.py --work ppo                       # PPO with a critic beside GRPO, both reinlm's
 
 Figures are medians of `--turns` turns (5), after one of each side that is not counted; `--threads` are torch's (2).
@@ -40,19 +40,14 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import sampling_generate
 import torch
 import transformers
 from random_models import RAGGED, ROWS, Row, alphabet, random_model, random_prompts
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    PrinterCallback,
-    TrainerCallback,
-)
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 import reinlm
 from reinlm.models import character_tokenizer
-from reinlm.rollouts import HFEngine, Request, Sampling
 
 try:
     import trl
@@ -246,46 +241,11 @@ def measure_ppo(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def measure_sampling(answers: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    row = replace(RAGGED, answers=answers)
-    model, tokenizer = random_model(row, arguments.seed), character_tokenizer(alphabet(row))
-    prompts = [tuple(tokenizer(text)["input_ids"]) for text in random_prompts(row, arguments.seed)]
-    tokens = torch.tensor(prompts).repeat_interleave(row.group, 0)
-    config = GenerationConfig(
-        do_sample=True, top_k=0, top_p=1.0, temperature=1.0, max_new_tokens=row.answer, pad_token_id=0, eos_token_id=1
+    found = sampling_generate.measure(
+        answers, ("generate", "reinlm"), arguments.turns, arguments.warmup, arguments.seed
     )
-    engine = HFEngine(copy.deepcopy(model), tokenizer, pad_id=0)
-    sampling = Sampling(max_new_tokens=row.answer, stop_token_ids=(1,))
-
-    def theirs() -> Turn:
-        started = time.perf_counter()
-        with torch.inference_mode():
-            generate: Any = model.generate
-            out = generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
-        seconds = time.perf_counter() - started
-        ends = out[:, row.prompt :] == 1
-        length = torch.where(ends.any(1), ends.int().argmax(1) + 1, ends.shape[1])
-        return Turn(seconds, seconds, 0.0, length.float().mean().item())
-
-    def ours(turn: int) -> Turn:
-        started = time.perf_counter()
-        engine.update(None, turn)  # as before each step of training: what is remembered of prompts is void
-        engine.submit(
-            Request(f"{turn}/{number}/{sample}", prompt, sampling, arguments.seed)
-            for number, prompt in enumerate(prompts)
-            for sample in range(row.group)
-        )
-        lengths = [len(completion.token_ids) for completion in _completions(engine)]
-        seconds = time.perf_counter() - started
-        assert len(lengths) == row.answers, len(lengths)
-        return Turn(seconds, seconds, 0.0, statistics.fmean(lengths))
-
-    turns = [(theirs(), ours(number)) for number in range(arguments.turns + arguments.warmup)][arguments.warmup :]
-    return compared(f"{answers} sequences", [a for a, _ in turns], [b for _, b in turns], asdict(row))
-
-
-def _completions(engine: HFEngine) -> Iterator[Any]:
-    while engine.in_flight:
-        yield from engine.step()
+    theirs, ours = ([Turn(b.seconds, b.seconds, 0.0, b.length) for b in batches] for batches in found.values())
+    return compared(f"{answers} sequences", theirs, ours, asdict(replace(RAGGED, answers=answers)))
 
 
 # ------------------------------------------------------------------------------------------------ what is printed

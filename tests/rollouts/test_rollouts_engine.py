@@ -21,6 +21,7 @@ from transformers import (
 from reinlm.errors import InputError, RunError
 from reinlm.models import score
 from reinlm.models.matmul import using_backend
+from reinlm.models.threads import using_threads
 from reinlm.rollouts.cache import check_supported
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
@@ -349,7 +350,7 @@ def test_in_bfloat16_it_is_as_near_to_the_trainers_log_probabilities_as_with_tra
         answers = [done[f"{i}/{k}"] for i in range(len(prompts)) for k in range(8)]
         sequences = [[*prompts[i // 8], *ids(answer)] for i, answer in enumerate(answers)]
         places = [list(range(50, len(sequence))) for sequence in sequences]
-        trained = score(model, sequences, places, packing="share").scored
+        trained = score(model, sequences, places, packing="share").scored.detach()
         return float((trained - torch.tensor([x for answer in answers for x in logprobs(answer)])).abs().mean())
 
     own = apart()
@@ -397,3 +398,17 @@ def test_rotary_embeddings_are_the_models_own_at_every_length(
     else:
         expected = full_logprobs(model, prompt, ids(answer), 1.0)
     np.testing.assert_allclose(logprobs(answer), expected, atol=1e-4)
+
+
+def test_a_small_model_is_sampled_from_with_one_thread(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model: Any = make_model()
+    found: set[int] = set()
+    model.get_input_embeddings().register_forward_hook(lambda *_: found.add(torch.get_num_threads()))
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    found.clear()
+    with using_threads(2):
+        run(engine, requests(OK))
+        assert torch.get_num_threads() == 2
+    assert found == {1}

@@ -13,6 +13,7 @@ from training_helpers import metrics, pair, run_rl, run_sft, tiny_policy
 
 from reinlm.config import read_recipe
 from reinlm.models import matmul
+from reinlm.models.threads import using_threads
 
 LARGE: dict[str, Any] = {"hidden_size": 256, "layers": 1, "heads": 2}
 
@@ -56,3 +57,29 @@ def test_sft_takes_what_is_faster(tmp_path: Path, machine: dict[str, str]) -> No
         used = "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
         assert used == (name == "onednn")
         assert read_recipe(tmp_path / name / "config.yaml")["resolved"]["matmul"] == name
+
+
+def test_the_threads_are_written_down_and_kept_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("reinlm.models.threads.gain_of_threads", lambda _: 2.0)
+    seen: list[int] = []
+
+    def reward(completions: list[str], **_: object) -> list[float]:
+        seen.append(torch.get_num_threads())
+        return [float(len(text) % 3) for text in completions]
+
+    training = {"steps": 1, "minibatches": 1}
+    with using_threads(2):
+        run_rl(tmp_path / "run", model=pair(tiny_policy(**LARGE)), reward=reward, training=training)
+        assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["threads"] == 2
+        assert seen[-1] == 2
+        monkeypatch.setattr("reinlm.models.threads.gain_of_threads", lambda _: 0.5)
+        training["steps"] = 2
+        run_rl(tmp_path / "run", model=pair(tiny_policy(**LARGE)), reward=reward, training=training, resume=True)
+        assert seen[-1] == 2
+        run_rl(tmp_path / "other", model=pair(tiny_policy(**LARGE)), reward=reward, training=training)
+        assert torch.get_num_threads() == 2
+    assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["threads"] == 2
+    assert read_recipe(tmp_path / "other" / "config.yaml")["resolved"]["threads"] == 1
+    assert seen[-1] == 1

@@ -34,6 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if "OMP_WAIT_POLICY" not in os.environ:  # threads that wait for one another give their core away soon
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     command = typer.main.get_command(app)
     try:
         check_words(words, command)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import reinlm
-from reinlm.cli.app import command, one_thread
+from reinlm.cli.app import command
 from reinlm.cli.options import (
     AnswerTokens,
     Arguments,
@@ -71,8 +71,6 @@ def bench(
     if explain:
         typer.echo(reinlm.explain("bench", recipe=tree), nl=False)
         return
-    if not tree.get("threads"):
-        one_thread()
     found = reinlm.bench(recipe=tree, overwrite=overwrite, quiet=quiet)
     if tree.get("output") == "-":
         typer.echo(json.dumps(found.to_json()))

@@ -91,7 +91,6 @@ def sft(
         _check_seeds(seeds)
         typer.echo(reinlm.explain("sft", recipe=tree, resume=resume), nl=False)
         return
-    one_thread()
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
     _show(reinlm.sft(recipe=tree, **options, **without_none({"seeds": seeds})))
 
@@ -128,7 +127,6 @@ def rl(
         _check_seeds(seeds)
         typer.echo(reinlm.explain("rl", recipe=tree, resume=resume), nl=False)
         return
-    one_thread()
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
     _show(reinlm.rl(recipe=tree, **options, **without_none({"seeds": seeds})))
 
@@ -163,7 +161,6 @@ def evaluate(
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return
-    one_thread()
     result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         print_error(note, None, "note: ")
@@ -205,7 +202,6 @@ def generate(
     if explain:
         typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
         return
-    one_thread()
     for answers in reinlm.generate(recipe=tree, quiet=quiet):
         for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
             if as_json:

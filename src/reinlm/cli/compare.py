@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reinlm
-from reinlm.cli.app import command, one_thread
+from reinlm.cli.app import command
 from reinlm.cli.options import AsJson, Debug, Quiet
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ def compare(
     changes = [word for word in words if "=" in word and not Path(word).exists()]
     given = [word for word in words if word not in changes]
     recipes = any(Path(word).suffix in (".yaml", ".yml") for word in given)
-    if recipes:
-        one_thread()
     result = reinlm.compare(
         *given,
         seeds=seeds,

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from reinlm.errors import InputError, RunError
 from reinlm.models.decoder import row_forward
 from reinlm.models.heads import split_head
 from reinlm.models.modules import training_mode
+from reinlm.models.threads import threads_for_sampling, using_threads
 from reinlm.rollouts.answers import AnswerRows, Prompt, RunningAnswer, check_ids, check_prompt, running_answer
 from reinlm.rollouts.cache import RowCache, check_supported
 from reinlm.rollouts.driver import Driver
@@ -81,6 +83,7 @@ class HFEngine:
         self._context = context_length or limit
         if context_length is not None and limit is not None and context_length > limit:
             raise InputError(f"context_length {context_length} exceeds the model's {limit} positions")
+        self._threads = threads_for_sampling(model)
         self._max_batch = max_batch
         self._prefill_tokens = prefill_tokens
         self._autocast_dtype = autocast_dtype
@@ -214,13 +217,13 @@ class HFEngine:
     def _arrivals(self) -> list[tuple[Prompt, list[RunningAnswer]]]:
         """Waiting rows that there is room for, all samples of a prompt before the next prompt."""
         room = self._max_batch - self._rows.live
-        queued = sum(len(waiting) for waiting in self._queue.values())
+        queued = len(self._ids) - self._rows.live
         # Reading a prompt alone costs nearly what reading several does, so a full batch waits until an eighth of it is free.
         if not queued or room < min(queued, max(1, self._max_batch // 8)):
             return []
         arrivals: list[tuple[Prompt, list[RunningAnswer]]] = []
         fresh: list[Prompt] = []
-        for prompt in list(self._queue):
+        for prompt in list(islice(self._queue, room)):  # each has an answer at least
             if not room:
                 break
             if not self._rows.known(prompt):
@@ -256,5 +259,5 @@ class HFEngine:
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
         autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
-        with training_mode(self._model, False), torch.no_grad(), autocast:
+        with using_threads(self._threads), training_mode(self._model, False), torch.no_grad(), autocast:
             yield

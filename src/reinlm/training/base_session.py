@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from reinlm.algorithms import Algorithm
 from reinlm.data import Examples, build_renderer
 from reinlm.data.loading import row_order
@@ -20,6 +22,7 @@ from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, TokenModel
 from reinlm.models.heads import unwrap
 from reinlm.models.matmul import MatmulBackend, fastest_backend, using_backend
+from reinlm.models.threads import threads_for, using_threads
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
@@ -144,8 +147,9 @@ class Session(ABC):
             items: Any = load[0]
             ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
-            self._matmul = self._matmul_backend()
-            with using_backend(self._matmul):
+            self._threads = self._threads_in_force()
+            self._matmul = self._matmul_in_force()
+            with self._computing():
                 self.run = self._make(load)
             self._note_padding(self.run.model)
             if resume:
@@ -200,18 +204,34 @@ class Session(ABC):
         self.notes.append(text)
         self.progress.say(f"note: {text}")
 
-    def _matmul_backend(self) -> MatmulBackend:
+    def _threads_in_force(self) -> int:
+        """The threads that compute: as many as the run that is resumed had, if torch has them, so that it goes on bit for bit."""
+        most = torch.get_num_threads()
+        begun = (read_run(self.path).get("resolved") or {}).get("threads") if self.resumed else None
+        threads = threads_for(self.policy.model) if begun is None else min(begun, most)
+        if threads > 1:
+            self.progress.say(f"{threads} threads")
+        return threads
+
+    def _matmul_in_force(self) -> MatmulBackend:
         """What computes matrix products: that of the run that is resumed, so that it goes on bit for bit."""
         if self.resumed:
             begun: MatmulBackend = (read_run(self.path).get("resolved") or {}).get("matmul", "blas")
             return begun
-        return fastest_backend(self.policy.model)
+        with using_threads(self._threads):
+            return fastest_backend(self.policy.model)
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        with using_threads(self._threads), using_backend(self._matmul):
+            yield
 
     def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
         """What is in force and not checked on resume."""
         shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
         return (shown if prompts.stated else {}) | {
             "packing": self.run.model.packing,
+            "threads": self._threads,
             "matmul": self._matmul,
             "directory": os.getcwd(),
         }
@@ -323,7 +343,7 @@ class Session(ABC):
             )
         self._running = method
         try:
-            with silenced(quiet=self.progress.quiet), using_backend(self._matmul):
+            with silenced(quiet=self.progress.quiet), self._computing():
                 yield
         finally:
             self._running = ""

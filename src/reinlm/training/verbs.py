@@ -18,6 +18,7 @@ from reinlm.display import cut, html_table
 from reinlm.errors import InputError
 from reinlm.models import Policy, load_policy
 from reinlm.models.matmul import fastest_backend, using_backend
+from reinlm.models.threads import threads_for, using_threads
 from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
@@ -98,6 +99,7 @@ def run_evaluation(
         if rewards is not None:
             rewards.check(tasks.items)
         setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
+        stack.enter_context(using_threads(threads_for(policy.model)))
         stack.enter_context(using_backend(fastest_backend(policy.model)))
         result = evaluate_tasks(
             setup.episodes(settled.config, sampling),
@@ -138,7 +140,7 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     say(prompt_line(settled, found, tasks.items, policy))
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
-    with using_backend(fastest_backend(policy.model)):
+    with using_threads(threads_for(policy.model)), using_backend(fastest_backend(policy.model)):
         sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
     return Answers(
         Generated(

@@ -63,7 +63,7 @@ class BenchConfig(ModelAndPartsConfig):
     turns: int = Field(5, ge=1)
     """Steps that are measured, after one that is not; figures are medians over them."""
     threads: int | None = Field(None, ge=1)
-    """Threads of torch on the CPU; null: as `reinlm rl` has them."""
+    """Threads of torch on the CPU; null: as `reinlm rl` chooses them."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Of prompts and answers."""
     imports: list[str] = Field(default_factory=list)

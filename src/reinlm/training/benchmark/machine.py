@@ -6,7 +6,7 @@ import contextlib
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,18 +88,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has computed what it was given."""
     if device.type in ("cuda", "mps"):
         getattr(torch, device.type).synchronize()
-
-
-@contextlib.contextmanager
-def using_threads(count: int | None) -> Iterator[None]:
-    """Let torch compute with so many threads within the context; None changes nothing."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # ---------------------------------------------------------------------------------------------------- memory

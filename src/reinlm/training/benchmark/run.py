@@ -22,6 +22,7 @@ from reinlm.models import Policy, disable_dropout, load_policy
 from reinlm.models.loading import empty_model, model_device
 from reinlm.models.matmul import fastest_backend, in_force, using_backend
 from reinlm.models.modules import count_parameters
+from reinlm.models.threads import threads_for, using_threads
 from reinlm.places import checkpoint_note
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, build_rewards
@@ -37,7 +38,6 @@ from reinlm.training.benchmark.machine import (
     memory_held,
     peak_memory,
     synchronize,
-    using_threads,
 )
 from reinlm.training.benchmark.memory import GIB, MemoryNeeds, check_memory, memory_needs
 from reinlm.training.benchmark.work import (
@@ -134,7 +134,11 @@ def run_bench(
         memory, held = _memory(config, algorithm, model)
         say(f"memory  about {memory.total / GIB:.3g} GiB")
         policy = load_policy(config.model if model is None else model)
-        with using_backend(fastest_backend(policy.model)), build_rewards(alternating, time_limit=None) as rewards:
+        with (
+            using_threads(config.threads or threads_for(policy.model)),
+            using_backend(fastest_backend(policy.model)),
+            build_rewards(alternating, time_limit=None) as rewards,
+        ):
             steps = _Steps(config, rl, algorithm, policy, rewards, say)
             found = steps.measure(memory, held)
             if profile is not None:

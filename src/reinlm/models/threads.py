@@ -1,0 +1,74 @@
+"""How many threads of a CPU compute a run: one where more gain nothing, as for small models and on a busy machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+LARGE = 2**16
+"""Numbers of a model's largest matrix below which one thread is enough."""
+LARGE_FOR_SAMPLING = 2**19
+"""The same where tokens are sampled: products of some dozens of rows, thousands of times."""
+FASTER = 1.3
+"""How many times as fast several threads have to be to be taken."""
+_SIDE, _SECONDS = 512, 0.02
+
+
+def largest_matrix(model: nn.Module) -> int:
+    """Numbers of the largest matrix of a model's weights; 0 where none is on a CPU."""
+    sizes = (weight.numel() for weight in model.parameters() if weight.dim() >= 2 and weight.device.type == "cpu")
+    return max(sizes, default=0)
+
+
+def threads_for(model: nn.Module) -> int:
+    """The threads to train a model with: at most those that torch has, and one where several are not faster at this moment.
+
+    `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in the environment decides alone.
+    """
+    most = torch.get_num_threads()
+    if most == 1 or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        return most
+    if largest_matrix(model) < LARGE or gain_of_threads(most) < FASTER:
+        return 1
+    return most
+
+
+def threads_for_sampling(model: nn.Module) -> int | None:
+    """The threads to sample with from a model, or None for those that torch has."""
+    small = largest_matrix(model) < LARGE_FOR_SAMPLING
+    return 1 if small and next(model.parameters()).device.type == "cpu" else None
+
+
+@torch.no_grad()
+def gain_of_threads(count: int) -> float:
+    """How many times as fast as one thread `count` are at products at this moment: below 1 where the cores are in use."""
+    left, right = torch.randn(2, _SIDE, _SIDE)
+    speeds: list[float] = []
+    for threads in (1, count):
+        with using_threads(threads):
+            left @ right
+            started, made = time.perf_counter(), 0
+            while time.perf_counter() - started < _SECONDS:
+                left @ right
+                made += 1
+            speeds.append(made / (time.perf_counter() - started))
+    return speeds[1] / speeds[0]
+
+
+@contextlib.contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Let torch compute with so many threads within the context; None changes nothing."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
