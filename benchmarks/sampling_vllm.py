@@ -29,6 +29,7 @@ import torch
 from random_models import RAGGED, alphabet, random_model, random_prompts
 
 from reinlm.models import Policy, character_tokenizer, load_policy, save_policy
+from reinlm.models.matmul import fastest_backend, using_backend
 from reinlm.rollouts import Engine, HFEngine, Request, Sampling
 from reinlm.rollouts.vllm_engine import VllmEngine
 
@@ -95,6 +96,7 @@ def main() -> None:
     encode = policy.tokenizer.encode
     drawn = [tuple(encode(text)) for text in random_prompts(RAGGED, options.seed)]
     prompts = [drawn[k // RAGGED.group % len(drawn)] for k in range(options.sequences)]
+    backend = fastest_backend(policy.model)
     own = HFEngine(policy.model, policy.tokenizer, pad_id=policy.pad_id, max_batch=options.sequences)
     other = VllmEngine(
         policy,
@@ -113,15 +115,16 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(options.turns + 1):
             for name, sample in sides.items():
-                started = time.perf_counter()
-                count = sample(turn)
-                took = time.perf_counter() - started
+                with using_backend(backend if name == "reinlm" else "blas"):  # as in a run
+                    started = time.perf_counter()
+                    count = sample(turn)
+                    took = time.perf_counter() - started
                 assert count == options.sequences * options.tokens, f"{name}: {count} tokens"
                 if turn:
                     seconds[name].append(took)
     found = {name: statistics.median(taken) for name, taken in seconds.items()}
     ratios = {f"{name} / reinlm": round(found[name] / found["reinlm"], 2) for name in found if name != "reinlm"}
-    shape = vars(options) | {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    shape = vars(options) | {"threads": torch.get_num_threads(), "torch": torch.__version__, "backend": backend}
     print(json.dumps({**shape, "seconds": {name: round(value, 4) for name, value in found.items()}, **ratios}))
 
 

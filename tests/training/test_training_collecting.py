@@ -75,8 +75,8 @@ def logprobs(model: Any, rollout: Any) -> torch.Tensor:
     return table[segment.positions - 1].gather(1, ids[0, segment.positions, None])[:, 0]
 
 
-def plain_update(model: Any, groups: Any, rate: float) -> float:
-    """GRPO with truncated importance sampling of single tokens, and one step of gradient descent; the mean weight."""
+def plain_update(model: Any, groups: Any, rate: float) -> torch.Tensor:
+    """GRPO with truncated importance sampling of single tokens, and one step of gradient descent; the weights of tokens."""
     losses, weighed = [], []
     for group in groups:
         rewards = np.array(group.returns)
@@ -92,7 +92,7 @@ def plain_update(model: Any, groups: Any, rate: float) -> float:
         for parameter in model.parameters():
             parameter -= rate * parameter.grad
             parameter.grad = None
-    return float(torch.cat(weighed).mean())
+    return torch.cat(weighed)
 
 
 def test_a_run_is_that_of_a_plain_loop_that_samples_from_weights_one_update_old(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_run_is_that_of_a_plain_loop_that_samples_from_weights_one_update_old(
         (model, tokenizer),
         algorithm=GRPO,
         rollout=AHEAD,
-        training={"steps": 4},
+        training={"steps": 4, "micro_batch_tokens": 24},
         optimizer={"learning_rate": rate},
         run=LOGGED,
     ) as run:
@@ -119,8 +119,10 @@ def test_a_run_is_that_of_a_plain_loop_that_samples_from_weights_one_update_old(
             assert [one.segments for one in mine.group.rollouts] == [one.segments for one in theirs.group.rollouts]
             assert {one.versions for one in mine.group.rollouts} == {(version, version)}
         again = copy.deepcopy(held[step - 1])
-        weight = plain_update(again, expected, rate)
-        assert logged[step - 1]["correction/mean"] == pytest.approx(weight, abs=1e-6)
+        weighed = plain_update(again, expected, rate)
+        effective = float(weighed.sum() ** 2 / weighed.square().sum() / len(weighed))
+        assert logged[step - 1]["correction/mean"] == pytest.approx(float(weighed.mean()), abs=1e-6)
+        assert logged[step - 1]["correction/effective_samples"] == pytest.approx(effective, abs=1e-6)
         assert logged[step - 1]["staleness/max"] == (0.0 if step == 1 else 1.0)
         assert change(weights(again), weights(held[step])).abs().max() < 1e-6
         assert change(weights(held[step - 1]), weights(held[step])).abs().max() > 1e-3
@@ -247,6 +249,24 @@ def test_older_weights_are_corrected_for_as_asked_or_by_truncated_ratios(given: 
     assert [type(one).__name__ for one in run_algorithm(on).corrections] == expected
     off = build(RLConfig, data)
     assert run_algorithm(off) == reinlm.algorithms.resolve(given)
+
+
+@pytest.mark.parametrize(
+    ("corrections", "minibatches", "apart"),
+    [(["truncated"], 1, False), (["truncated", "self_normalized"], 1, True), (["truncated"], 2, True)],
+)
+def test_old_log_probabilities_take_a_pass_only_where_the_update_does_not_give_them(
+    corrections: list[str], minibatches: int, apart: bool, tmp_path: Path
+) -> None:
+    algorithm = {**GRPO, "corrections": corrections}
+    training = {"steps": 2, "minibatches": minibatches, "micro_batch_tokens": 24}
+    run_rl(tmp_path / "run", algorithm=algorithm, rollout=AHEAD, training=training, run=LOGGED)
+    _, columns = read_groups(tmp_path / "run/rollouts/step_2.jsonl")
+    assert ("update/old_logprobs" in columns) == apart
+    row = metrics(tmp_path / "run")[-1]
+    assert row["sampling/logprob_difference/mean"] > 1e-3
+    if "self_normalized" in corrections:
+        assert row["correction/mean"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

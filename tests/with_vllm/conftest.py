@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model of `tiny_policy` as a folder."""
+    """The model of `tiny_policy` as a folder, with room for an answer that takes seconds."""
     path = tmp_path_factory.mktemp("model")
-    save_policy(tiny_policy(), path)
+    save_policy(tiny_policy(context=4096), path)
     return path

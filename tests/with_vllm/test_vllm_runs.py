@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from test_vllm_server import recipe, serving
 from vllm_helpers import CACHE, tiny_policy
 
+import reinlm
 from reinlm.models import save_policy
 
 ENGINE = f"{{vllm: {{enforce_eager: true, engine_args: {{kv_cache_memory_bytes: {CACHE}}}}}}}"
@@ -35,20 +36,18 @@ def check(run: Path, line: list[str]) -> None:
     assert [row["step"] for row in steps] == [1, 2, 3]
     assert max(row["sampling/logprob_difference/max"] for row in steps) < 1e-3
     assert min(row["grad_norm"] for row in steps) > 0
-    evaluated = [row["eval/eval/mean_length"] for row in found if "eval/eval/mean_length" in row]
-    scored = subprocess.run(
-        [
-            *(sys.executable, "-m", "reinlm.cli", "eval", "-m", str(run / "checkpoints/last"), "--json", "-"),
-            *("-d", line[line.index("-d") + 1], "-r", line[line.index("-r") + 1]),
-            *("evaluation.temperature=0", "evaluation.max_new_tokens=8", "rollout.engine=in_process"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    evaluated = [row["eval/eval/reward"] for row in found if "eval/eval/reward" in row]
+    words = dict(itertools.pairwise(line))
+    own = reinlm.evaluate(
+        str(run / "checkpoints/last"),
+        words["-d"],
+        reward=words["-r"],
+        temperature=0.0,
+        max_new_tokens=8,
+        quiet=True,
     )
-    assert scored.returncode == 0, scored.stderr
-    own = json.loads(scored.stdout)
-    assert evaluated[-1] == pytest.approx(own.get("mean_length", own.get("metrics", {}).get("mean_length")))
+    assert evaluated[-1] == pytest.approx(own.metrics["reward"])
+    assert len(set(evaluated)) > 1
 
 
 EVALUATED = {"evaluation.temperature": 0, "evaluation.every": 1}
@@ -74,11 +73,10 @@ def test_a_run_from_a_server(folder: Path, tmp_path: Path) -> None:
 def test_a_run_in_the_trainers_process_can_be_repeated(folder: Path, tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        called(recipe(folder, "", tmp_path / name, **{"rollout.engine": ENGINE}))
-        found.append(
-            [(row.get("reward"), row.get("loss"), row.get("grad_norm")) for row in rows(tmp_path / name / "run")]
-        )
+        line = recipe(folder, "", tmp_path, **{"rollout.engine": ENGINE})
+        line[line.index("-o") + 1] = str(tmp_path / name)
+        called(line)
+        found.append([(row.get("reward"), row.get("grad_norm")) for row in rows(tmp_path / name)])
     assert found[0] == found[1]
 
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 class Correction:
     """(weights so far [N], log ρ [N], layout) -> weights [N]; several are applied one after the other."""
 
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the weights of a sequence depend on its own tokens alone, so that a step can be weighed part by part."""
+        return False
+
     def __call__(
         self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
     ) -> Float[Tensor, " tokens"]:
@@ -88,6 +93,10 @@ class Truncated(Correction):
         _check_range("truncated", self.floor, self.cap)
         _check_level("truncated", self.level)
 
+    @property
+    def by_sequence(self) -> bool:
+        return self.level != "episode"
+
     def __call__(
         self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
     ) -> Float[Tensor, " tokens"]:
@@ -110,6 +119,10 @@ class Masked(Correction):
         _check_range("masked", self.low, self.high)
         _check_level("masked", self.level)
 
+    @property
+    def by_sequence(self) -> bool:
+        return self.level != "episode"
+
     def __call__(
         self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout
     ) -> Float[Tensor, " tokens"]:
@@ -126,6 +139,10 @@ class GeometricFilter(Correction):
     """The least mean ratio of a sequence that counts."""
     high: float = 1.001
     """The largest mean ratio of a sequence that counts."""
+
+    @property
+    def by_sequence(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         _check_range("geometric", self.low, self.high)
@@ -148,6 +165,10 @@ class K3Filter(Correction):
     def __post_init__(self) -> None:
         if not self.limit > 0.0:
             raise ValueError(f"k3_filter: limit must be more than 0, not {self.limit}")
+
+    @property
+    def by_sequence(self) -> bool:
+        return True
 
     def __call__(
         self, weights: Float[Tensor, " tokens"], log_rho: Float[Tensor, " tokens"], layout: Layout

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reinlm.models.modules import whole
+
 EXTENSION = "reinlm.rollouts.vllm_worker.WeightReceiver"
 """What vLLM is given as `worker_extension_cls`."""
 PIECE = 64 << 20
@@ -44,7 +46,7 @@ def model_shape(config: Any) -> dict[str, Any]:
 
 
 def base_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights under the names of a checkpoint, without an adapter's; they share the model's memory.
+    """The weights under the names of a checkpoint, without an adapter's; they share the model's memory, unless it is sharded.
 
     A head that is tied to the embedding is among them: vLLM keeps it in a layout of its own.
     """
@@ -52,7 +54,7 @@ def base_weights(model: nn.Module) -> dict[str, Tensor]:
 
     inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     found = {
-        name.replace(".base_layer.", "."): value.detach()
+        name.replace(".base_layer.", "."): whole(value.detach())
         for name, value in inner.state_dict().items()
         if "lora_" not in name
     }
@@ -69,7 +71,7 @@ def adapter_of(model: Any) -> Adapter | None:
     config = model.peft_config["default"].to_dict()
     modules = config["target_modules"]
     config["target_modules"] = modules if isinstance(modules, str) else sorted(modules)
-    weights = {name: value.detach() for name, value in get_peft_model_state_dict(model).items()}
+    weights = {name: whole(value.detach()) for name, value in get_peft_model_state_dict(model).items()}
     return Adapter({name: value for name, value in config.items() if _plain(value)}, weights)
 
 

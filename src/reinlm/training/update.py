@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from reinlm.algorithms import Algorithm, AlgorithmState
 from reinlm.batches import TokenBatch
 from reinlm.composition.terms import term_needs
 from reinlm.models import VALUES, Anchor, Outputs, Want
-from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, effective_sample_size, k3
+from reinlm.objectives import KL, Feedback, Loss, Metrics, Signals, correct, effective_sample_size, k3
 from reinlm.runs import MetricSums
 from reinlm.training.anchors import Anchors, OldPolicy
 from reinlm.training.critic import CriticModel
@@ -84,11 +84,28 @@ class Updater:
         self.learner = learner
         self.settings = settings
         self.critic = critic
+        self._corrects_in_loss = self._old_is_current()
         self.anchors: dict[str, Anchor] = {} if anchors is None else anchors.by_name
         self._old = OldPolicy(learner.model) if algorithm.needs_full_old_kl else None
         if self._old is not None:
             self.anchors["old"] = self._old.anchor
         self.state: AlgorithmState = algorithm.initial_state()
+
+    def _old_is_current(self) -> bool:
+        """Whether the log-probabilities of the update's own pass are the old ones that corrections need, and nothing else does:
+        the batch makes one update, and no pass before it is needed."""
+        algorithm, settings = self.algorithm, self.settings
+        one = self.decoupled and settings.passes * settings.minibatches == 1 and self.learner.ranks == 1
+        shared = self.critic is not None and self.critic.shared
+        if not (one and algorithm.corrections) or shared or algorithm.needs_full_kl_in_reward:
+            return False
+        own = replace(algorithm, corrections=()).needs_old_logprobs
+        return not own and all(correction.by_sequence for correction in algorithm.corrections)
+
+    @property
+    def _preparing(self) -> Algorithm:
+        """The algorithm up to the loss."""
+        return replace(self.algorithm, corrections=()) if self._corrects_in_loss else self.algorithm
 
     def prepare(self, batch: TokenBatch, feedback: Feedback) -> tuple[Prepared, dict[str, float]]:
         """What has to be known of a batch before its first update, and what there is to say of it."""
@@ -97,7 +114,7 @@ class Updater:
         prepared = prepare(
             batch,
             feedback,
-            self.algorithm,
+            self._preparing,
             self.state,
             learner=self.learner,
             critic=self.critic,
@@ -161,7 +178,7 @@ class Updater:
         def part(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[tokens]
 
-        signals = self.algorithm.prepare(
+        signals = self._preparing.prepare(
             layout,
             prepared.advantages[tokens],
             old_logprobs=part(prepared.old),
@@ -180,15 +197,19 @@ class Updater:
         """The gradient of one optimizer step, of policy and critic; what was measured, of the step and of its tokens."""
         sums = MetricSums()
         tokens: Mapping[str, Tensor] = {}
-        if signals.correction is not None:
-            sums.add("correction/effective_samples", effective_sample_size(signals.correction), batch.tokens)
+        weighed = [] if signals.correction is None else [signals.correction]
         shared = self.critic is not None and self.critic.shared
         if not warming or shared:
             found = self.learner.forward_backward(
-                batch, self._policy_loss(signals, warming, shared), want=self._want(shared), anchors=self.anchors
+                batch,
+                self._policy_loss(signals, warming, shared, weighed),
+                want=self._want(shared),
+                anchors=self.anchors,
             )
             sums.merge(found.metrics)
             tokens = found.tokens
+        if weighed:
+            sums.add("correction/effective_samples", effective_sample_size(torch.cat(weighed)), batch.tokens)
         if self.critic is not None and not shared:
             found = self.critic.learner.forward_backward(batch, self._value_loss(signals), want=VALUES)
             sums.merge(found.metrics)
@@ -208,11 +229,18 @@ class Updater:
             full_kl={name: directions[name] for name, needed in wanted.items() if needed},
         )
 
-    def _policy_loss(self, signals: Signals, warming: bool, shared: bool) -> LossFunction:
-        """The loss of the policy and of a critic on its backbone; while that warms up the critic's alone."""
+    def _policy_loss(self, signals: Signals, warming: bool, shared: bool, weighed: list[Tensor]) -> LossFunction:
+        """The loss of the policy and of a critic on its backbone; while that warms up the critic's alone.
+
+        `weighed` takes the corrections that are computed in it.
+        """
 
         def loss(outputs: Outputs, part: MicroBatch) -> Loss:
             mine = signals.select(part.sequences).to(outputs.scored.device, outputs.scored.dtype)
+            if self._corrects_in_loss and mine.rollout_logprobs is not None:
+                current, drew = outputs.scored.detach(), mine.rollout_logprobs
+                mine = replace(mine, correction=correct(self.algorithm.corrections, current, drew, mine.layout))
+                weighed.append(cast("Tensor", mine.correction))
             full = outputs.full_kl
             found = self.algorithm.loss(
                 outputs.scored,
