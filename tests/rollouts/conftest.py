@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
     Qwen3Config,
 )
 
@@ -28,7 +29,7 @@ def _config(shape: str, **changes: object) -> PreTrainedConfig:
         return GPT2Config(
             n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT, initializer_range=0.4, **common, **changes
         )
-    kinds = {"qwen3": Qwen3Config, "llama": LlamaConfig, "mistral": MistralConfig}
+    kinds = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig, "mistral": MistralConfig}
     if shape == "mistral":
         rotary["sliding_window"] = 5
     return kinds[shape](**{**rotary, "initializer_range": 0.4, **changes})

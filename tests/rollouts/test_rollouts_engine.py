@@ -358,7 +358,7 @@ def test_in_bfloat16_it_is_as_near_to_the_trainers_log_probabilities_as_with_tra
     assert own <= 1.25 * apart()
 
 
-@pytest.mark.parametrize("shape", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("shape", ["qwen3", "llama", "qwen2", "gpt2"])
 def test_products_by_onednn_give_the_same_answers(
     shape: str, make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -376,6 +376,28 @@ def test_products_by_onednn_give_the_same_answers(
     for name, answer in plain.items():
         assert ids(answer) == ids(fast[name])
         np.testing.assert_allclose(logprobs(answer), logprobs(fast[name]), atol=1e-5)
+
+
+def test_products_by_onednn_follow_the_weights(make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Weights that are laid out for it are laid out anew after an update in place and after an exchange."""
+    model = make_model()
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    asked = requests(replace(OK, temperature=0.0), prompts=RAGGED, samples=8)
+    answers = []
+    with using_backend("onednn"):
+        for change in (None, "update", "exchange"):
+            layer: Any = model.model.layers[0].mlp.up_proj
+            if change == "update":
+                with torch.no_grad():
+                    layer.weight.mul_(-3.0)
+            elif change == "exchange":
+                layer.weight = torch.nn.Parameter(layer.weight.detach().flip(0))
+            answers.append(run(engine, asked))
+            fresh = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
+            assert {name: ids(answer) for name, answer in answers[-1].items()} == {
+                name: ids(answer) for name, answer in fresh.items()
+            }
+    assert len({tuple(ids(answer) for answer in answered.values()) for answered in answers}) == 3
 
 
 @pytest.mark.parametrize("rope", ["default", "longrope", "yarn"])
