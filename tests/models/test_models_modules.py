@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from timeit import repeat
-
 import pytest
 from torch import nn
 
-from reinlm.models import tiny_model, training_mode
+from reinlm.models import training_mode
 
 
 def parts() -> nn.Sequential:
@@ -28,15 +26,3 @@ def test_every_part_is_in_the_mode_within_and_in_its_own_again_after_it(training
         with training_mode(model, asked):
             assert {module.training for module in model.modules()} == {asked}
         assert [module.training for module in model.modules()] == before
-
-
-def test_asking_for_the_mode_that_a_model_is_in_takes_less_than_a_walk_by_torch() -> None:
-    """As the engine does for every token."""
-    model = tiny_model("qwen3", vocab_size=20, hidden_size=16, layers=12, heads=2)
-
-    def ask() -> None:
-        with training_mode(model, False):
-            pass
-
-    ours, walk = (min(repeat(call, number=20, repeat=20)) for call in (ask, lambda: list(model.modules())))
-    assert ours < 0.6 * walk

@@ -286,7 +286,7 @@ class VllmServerEngine:
     def _lost(self, error: httpx.HTTPError) -> RunError:
         return RunError(
             f"the vLLM server at {self._url} does not answer any more: {_first(error)}",
-            hint="restart it, then resume the run from its last checkpoint: `reinlm rl --resume`",
+            hint="restart it, then give the command of the run again with --resume",
         )
 
 
