@@ -143,7 +143,7 @@ def key_hint(path: Sequence[str], value: Any = None, *, verb: str) -> str | None
     hint = alias_hint(path, value, known=known)
     main = str(hint).partition(";")[0]
     another = main.startswith("write ") or (is_alias(path) and not any(f" is {place}" in main for place in places))
-    deeper = all(place.count(".") > here.count(".") + 1 for place in places)  # such as a setting of one engine
+    deeper = not places or (len(path) > 1 and all(place.count(".") > len(path) for place in places))  # as of one engine
     if hint is not None and (deeper or another):
         return hint
     if places and (hint is None or len(places) == 1):

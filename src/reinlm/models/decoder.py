@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.activations import SiLUActivation
 
 from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
-from reinlm.models.matmul import FEW, PACKED_AT_MOST, PackedWeights, in_force
+from reinlm.models.matmul import FEW, in_force, onednn_linear, onednn_linear_with
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
@@ -62,70 +62,28 @@ class LlamaForward:
         self._backbone = backbone
         self._settings = settings
         self._rotary = _Rotary(backbone.rotary_emb)
-        self._packed = PackedWeights()
-        self._small = sum(weight.numel() for weight in backbone.parameters()) <= PACKED_AT_MOST
 
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
+        half = sin.shape[-1] // 2
         for number, (layer, asked) in enumerate(zip(backbone.layers, self._settings, strict=True)):
             own = layer.self_attn
-            query, key, value = self._heads(own, _rms_norm(layer.input_layernorm, x), cos, sin)
+            y = _rms_norm(layer.input_layernorm, x)
+            query, key, value = (
+                _linear(project, y).unflatten(-1, (-1, own.head_dim))
+                for project in (own.q_proj, own.k_proj, own.v_proj)
+            )
+            if (norm := getattr(own, "q_norm", None)) is not None:
+                query, key = _rms_norm(norm, query), _rms_norm(own.k_norm, key)
+            query, key = (_rotate(z, cos, sin, half) for z in (query, key))
             query, key, value = (z.transpose(0, 1)[None] for z in (query, key, value))
             y = attention(number, query, key, value, asked.scaling, asked.window)[0].flatten(1)
-            x = self._added(x, own.o_proj, y)
-            x = self._gated(x, layer.mlp, _rms_norm(layer.post_attention_layernorm, x))
+            x = _added(x, own.o_proj, y)
+            x = _gated(x, layer.mlp, _rms_norm(layer.post_attention_layernorm, x))
         return _rms_norm(backbone.norm, x)
-
-    def _heads(self, own: Any, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [T, heads, size], rotated."""
-        projections, norms = (own.q_proj, own.k_proj, own.v_proj), _norms(own)
-        half = sin.shape[-1] // 2
-        if not self._by_onednn(y, *projections):
-            query, key, value = (project(y).unflatten(-1, (-1, own.head_dim)) for project in projections)
-            if norms:
-                query, key = (_rms_norm(norm, z) for norm, z in zip(norms, (query, key), strict=True))
-            return _rotate(query, cos, sin, half), _rotate(key, cos, sin, half), value
-        every = self._packed.linear(y, *projections).unflatten(-1, (-1, own.head_dim))
-        queries, keys = (layer.out_features // own.head_dim for layer in projections[:2])
-        both, value = every[:, : queries + keys], every[:, queries + keys :]
-        if norms:
-            parts = (norm.weight.expand(count, -1) for norm, count in zip(norms, (queries, keys), strict=True))
-            both = _scaled(both, torch.cat(tuple(parts)), norms[0].variance_epsilon)
-        both = (both * cos).addcmul_(both.roll(half, -1), sin)
-        return both[:, :queries], both[:, queries:], value
-
-    def _added(self, x: Tensor, layer: Any, y: Tensor) -> Tensor:
-        """x + layer(y)."""
-        if self._by_onednn(y, layer):
-            return self._packed.linear_with(y, x, layer, "add")
-        found: Tensor = x + layer(y)
-        return found
-
-    def _gated(self, x: Tensor, mlp: Any, y: Tensor) -> Tensor:
-        """x + mlp(y); a mixture of experts gives a tuple, its router's scores behind its states."""
-        parts: list[Any] = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-        if self._by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
-            gate, up, down = parts
-            return self._added(
-                x, down, self._packed.linear_with(y, self._packed.linear(y, gate, then="swish"), up, "mul")
-            )
-        found = mlp(y[None])
-        of_rows: Tensor = (found[0] if isinstance(found, tuple) else found)[0]
-        return x + of_rows
-
-    def _by_onednn(self, x: Tensor, *layers: Any) -> bool:
-        """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
-        return (
-            self._small
-            and in_force() == "onednn"
-            and x.is_cpu
-            and x.dtype is torch.float32
-            and x.shape[0] >= FEW
-            and all(type(layer) is nn.Linear and layer.weight.dtype is torch.float32 for layer in layers)
-        )
 
 
 class _Rotary:
@@ -193,21 +151,47 @@ class UnlessHooked:
         return (self._own if any(self._hooks) else self.lean)(ids, positions, attention)
 
 
-def _norms(own: Any) -> tuple[Any, ...]:
-    """The norms of queries and of keys, where an architecture has them."""
-    return () if getattr(own, "q_norm", None) is None else (own.q_norm, own.k_norm)
+def _by_onednn(x: Tensor, *layers: Any) -> bool:
+    """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
+    return (
+        in_force() == "onednn"
+        and x.is_cpu
+        and x.dtype is torch.float32
+        and x.shape[0] >= FEW
+        and all(type(layer) is nn.Linear and layer.weight.dtype is torch.float32 for layer in layers)
+    )
+
+
+def _linear(layer: Any, x: Tensor) -> Tensor:
+    found: Tensor = onednn_linear(x, layer.weight, layer.bias) if _by_onednn(x, layer) else layer(x)
+    return found
+
+
+def _added(x: Tensor, layer: Any, y: Tensor) -> Tensor:
+    """x + layer(y)."""
+    if _by_onednn(y, layer):
+        return onednn_linear_with(y, x, layer.weight, layer.bias, "add")
+    found: Tensor = x + layer(y)
+    return found
+
+
+def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
+    """x + mlp(y); a mixture of experts gives a tuple, its router's scores behind its states."""
+    gate, up, down = parts = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
+        gated = onednn_linear(y, gate.weight, gate.bias, "swish")
+        return _added(x, down, onednn_linear_with(y, gated, up.weight, up.bias, "mul"))
+    found = mlp(y[None])
+    of_rows: Tensor = (found[0] if isinstance(found, tuple) else found)[0]
+    return x + of_rows
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
     if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
         return norm(x)  # type: ignore[no-any-return]
-    return _scaled(x, norm.weight, norm.variance_epsilon)
-
-
-def _scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_wide(x.dtype))
-    scale = size.square_().mul_(1.0 / x.shape[-1]).add_(epsilon).rsqrt_()
-    normal: Tensor = (x * scale).to(x.dtype).mul_(weight)
+    scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
+    normal: Tensor = (x * scale).to(x.dtype).mul_(norm.weight)
     return normal
 
 

@@ -15,7 +15,7 @@ import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,59 +33,22 @@ LARGE = 2**14
 """Numbers of a model's largest matrix below which its products are too small to gain."""
 FASTER = 1.25
 """How many times as fast oneDNN has to be to be taken."""
-PACKED_AT_MOST = 2**28
-"""Numbers of a model whose weights are packed for sampling: 1 GiB of copies."""
-_ROWS = 64
-"""Rows of x that packed weights are laid out for."""
 _SIDE = 512
 """Rows and columns of the product that is measured."""
 
 
-def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times weight [N, K] plus bias [N], by oneDNN, without gradient."""
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
+    """x [..., K] times weight [N, K] plus bias [N], by oneDNN, without gradient; `then` is a function such as "swish"."""
     given = None if bias is None else bias.contiguous()
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, _dense(weight), given, "none", [], "")
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, _dense(weight), given, then, [], "")
     return found
 
 
-class PackedWeights:
-    """Weights of linear layers in the layout in which oneDNN multiplies, made anew where a weight has changed."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[list[tuple[int, ...]], Tensor, Tensor | None, list[Tensor]]] = {}
-        """By the first layer: what was packed, its weights and biases, and what they were packed from, which keeps its place."""
-
-    def linear(self, x: Tensor, *layers: nn.Linear, then: str = "none") -> Tensor:
-        """x [T, K] through layers side by side, [T, sum of N]; then a function such as "swish"."""
-        weight, bias = self._of(layers)
-        found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, then, [], "")
-        return found
-
-    def linear_with(self, x: Tensor, other: Tensor, layer: nn.Linear, operation: str) -> Tensor:
-        """x [T, K] through a layer, then "add" or "mul" of `other` [T, N]."""
-        weight, bias = self._of((layer,))
-        found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, operation)
-        return found
-
-    def _of(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-        parts = [part for layer in layers for part in (layer.weight, layer.bias) if part is not None]
-        state: list[tuple[int, ...]] = [(id(part), part.data_ptr(), part._version) for part in parts]
-        kept = self._kept.get(id(layers[0]))
-        if kept is not None and kept[0] == state:
-            return kept[1], kept[2]
-        with torch.no_grad():
-            packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([layer.weight for layer in layers]), _ROWS)
-            biases = _biases(layers)
-        self._kept[id(layers[0])] = state, packed, biases, parts
-        return packed, biases
-
-
-def _biases(layers: Sequence[nn.Linear]) -> Tensor | None:
-    """The biases side by side, 0 for a layer without one; None where none has one."""
-    if all(layer.bias is None for layer in layers):
-        return None
-    rows = (layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers)
-    return torch.cat(tuple(rows))
+def onednn_linear_with(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, operation: str) -> Tensor:
+    """As `onednn_linear`, then "add" or "mul" of `other`, which has the result's shape."""
+    given = None if bias is None else bias.contiguous()
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, _dense(weight), given, operation)
+    return found
 
 
 def _dense(weight: Tensor) -> Tensor:
