@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Capabilities, Completion, Request, Sampling
@@ -78,3 +79,12 @@ class ScriptedEngine:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] + ([EOS] if reason == "stop" else [])
         numbers = np.arange(1, len(ids) + 1)
         return Completion(request.id, ids, {"rollout_logprobs": -numbers / 8, "version": numbers * 0 + 3}, reason)
+
+
+def full_logprobs(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...], temperature: float) -> list[float]:
+    """Log-probabilities of the answer by one forward over the whole sequence, without cache or padding."""
+    ids = torch.tensor([prompt + answer])
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    table = (logits.double() / temperature).log_softmax(-1)
+    return table[torch.arange(len(answer)), torch.tensor(answer)].tolist()

@@ -78,12 +78,13 @@ def test_a_peak_counts_tensors_and_arrays_and_what_is_freed_makes_room() -> None
 def test_attention_is_timed_forward_and_backward_and_changes_no_gradient() -> None:
     query, key, value = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     from reinlm.models.prefix_sharing import share_prefixes
+    from reinlm.models.row_attention import LayerSettings
 
     tree = share_prefixes([np.array([1, 2, 3, 4]), np.array([1, 2, 5, 6])]).tree(torch.device("cpu"))
-    expected = torch.autograd.grad(tree(0, query, key, value, None, None).square().sum(), (query, key, value))
+    expected = torch.autograd.grad(tree(0, query, key, value, LayerSettings()).square().sum(), (query, key, value))
     clock, untimed = Clock(), PrefixTree.__call__
     with timed_attention(clock):
-        found = tree(0, query, key, value, None, None)
+        found = tree(0, query, key, value, LayerSettings())
         forward = clock.wall
         assert forward > 0.0
         gradients = torch.autograd.grad(found.square().sum(), (query, key, value))

@@ -80,7 +80,7 @@ class LlamaForward:
                 query, key = _rms_norm(norm, query), _rms_norm(own.k_norm, key)
             query, key = (_rotate(z, cos, sin, half) for z in (query, key))
             query, key, value = (z.transpose(0, 1)[None] for z in (query, key, value))
-            y = attention(number, query, key, value, asked.scaling, asked.window)[0].flatten(1)
+            y = attention(number, query, key, value, asked)[0].flatten(1)
             x = _added(x, own.o_proj, y)
             x = _gated(x, layer.mlp, _rms_norm(layer.post_attention_layernorm, x))
         return _rms_norm(backbone.norm, x)
@@ -128,7 +128,7 @@ class GPT2Forward:
             own = layer.attn
             parts = own.c_attn(layer.ln_1(x)).split(own.split_size, dim=-1)
             query, key, value = (part.unflatten(-1, (-1, own.head_dim)).transpose(0, 1)[None] for part in parts)
-            x = x + own.c_proj(attention(number, query, key, value, asked.scaling, asked.window)[0].flatten(1))
+            x = x + own.c_proj(attention(number, query, key, value, asked)[0].flatten(1))
             x = x + layer.mlp(layer.ln_2(x))
         found: Tensor = backbone.ln_f(x)
         return found

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reinlm.models.row_attention import as_computed, attended_by
+from reinlm.models.row_attention import LayerSettings, as_computed, attended_by
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -68,18 +68,9 @@ class PrefixTree:
         """Tokens of the longest sequence."""
         return max(block.keys.shape[1] for block in self.blocks)
 
-    def __call__(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        dropout: float = 0.0,
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, settings: LayerSettings) -> Tensor:
         """As `reinlm.models.row_attention.RowAttention`."""
-        return tree_attention(query, key, value, self, scaling, window, dropout)
+        return tree_attention(query, key, value, self, settings)
 
     def mask(self, dtype: torch.dtype, window: int | None) -> list[Tensor | None]:
         """The mask of every block, [rows, 1, queries, keys]; None where each query simply attends to all keys up to itself."""
@@ -241,30 +232,22 @@ def tree_attention(
     key: Float[Tensor, "1 kv_heads row size"],
     value: Float[Tensor, "1 kv_heads row size"],
     tree: PrefixTree,
-    scaling: float | None = None,
-    window: int | None = None,
-    dropout: float = 0.0,
+    settings: LayerSettings,
 ) -> Float[Tensor, "1 row heads size"]:
-    """Attention of every token of the row to the tokens before it in its own sequence, and to itself.
-
-    Args:
-        scaling: of the products of query and key; None for 1 / sqrt(size).
-        window: tokens that a token attends to at most, itself included (sliding-window attention).
-        dropout: share of the attention weights that is set to 0.
-    """
+    """Attention of every token of the row to the tokens before it in its own sequence, and to itself."""
     query, key, value = as_computed(query, key, value)
     heads, size = query.shape[1], query.shape[3]
     flat_query, flat_key, flat_value = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))
     found = []
-    for block, mask in zip(tree.blocks, tree.mask(query.dtype, window), strict=True):
+    for block, mask in zip(tree.blocks, tree.mask(query.dtype, settings.window), strict=True):
         answer = F.scaled_dot_product_attention(
             _rows(flat_query, block.queries, size),
             _rows(flat_key, block.keys, size),
             _rows(flat_value, block.keys, size),
             attn_mask=mask,
-            dropout_p=dropout,
+            dropout_p=settings.dropout,
             is_causal=mask is None,
-            scale=scaling,
+            scale=settings.scaling,
             enable_gqa=key.shape[1] != heads,
         )
         found.append(answer.transpose(1, 2).flatten(0, 1).flatten(1))

@@ -21,8 +21,20 @@ if TYPE_CHECKING:
 _KEYWORD = "row_attention"
 
 
+@dataclass(frozen=True)
+class LayerSettings:
+    """What a layer of a model asks of attention."""
+
+    scaling: float | None = None
+    """Of the products of query and key; None for 1 / sqrt(size)."""
+    window: int | None = None
+    """Tokens that a token attends to at most, itself included; None for all before it."""
+    dropout: float = 0.0
+    """Share of the attention weights that is set to 0, in training mode."""
+
+
 class RowAttention(Protocol):
-    """Attention of one layer on a row of T tokens."""
+    """Attention of one layer, by its number from 0, on a row of T tokens: the attention's output at every token."""
 
     def __call__(
         self,
@@ -30,26 +42,8 @@ class RowAttention(Protocol):
         query: Float[Tensor, "1 heads row size"],
         key: Float[Tensor, "1 kv_heads row size"],
         value: Float[Tensor, "1 kv_heads row size"],
-        scaling: float | None,
-        window: int | None,
-        dropout: float = 0.0,
-    ) -> Float[Tensor, "1 row heads size"]:
-        """The attention's output at every token.
-
-        Args:
-            layer: its number, from 0.
-            scaling: of the products of query and key; None for 1 / sqrt(size).
-            window: tokens that a token attends to at most, itself included; None for all before it.
-            dropout: share of the attention weights that is set to 0, in training mode.
-        """
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """What a layer of a model asks of attention; see `RowAttention`."""
-
-    scaling: float | None
-    window: int | None
+        settings: LayerSettings,
+    ) -> Float[Tensor, "1 row heads size"]: ...
 
 
 class RecordedAttention:
@@ -59,19 +53,10 @@ class RecordedAttention:
         self.layers: list[LayerSettings] = []
         self._attention = attention
 
-    def __call__(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        dropout: float = 0.0,
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, settings: LayerSettings) -> Tensor:
         """As `RowAttention`."""
-        self.layers.append(LayerSettings(scaling, window))
-        return self._attention(layer, query, key, value, scaling, window, dropout)
+        self.layers.append(settings)
+        return self._attention(layer, query, key, value, settings)
 
 
 def attended_by(attention: RowAttention, device: torch.device) -> dict[str, Any]:
@@ -112,8 +97,8 @@ def install() -> None:
         if attention is None:
             found: tuple[Tensor, Tensor | None] = plain(module, query, key, value, attention_mask, **kwargs)
             return found
-        scaling, window, dropout = (kwargs.get(name) for name in ("scaling", "sliding_window", "dropout"))
-        return attention(module.layer_idx, query, key, value, scaling, window, dropout or 0.0), None
+        settings = LayerSettings(kwargs.get("scaling"), kwargs.get("sliding_window"), kwargs.get("dropout") or 0.0)
+        return attention(module.layer_idx, query, key, value, settings), None
 
     setattr(sdpa_attention, _KEYWORD, True)
     ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention

@@ -31,7 +31,7 @@ def threads_for(model: nn.Module) -> int:
     `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in the environment decides alone.
     """
     most = torch.get_num_threads()
-    if most == 1 or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+    if most == 1 or _are_given():
         return most
     if largest_matrix(model) < LARGE or gain_of_threads(most) < FASTER:
         return 1
@@ -39,15 +39,19 @@ def threads_for(model: nn.Module) -> int:
 
 
 def threads_for_sampling(model: nn.Module) -> int | None:
-    """The threads to sample with from a model, or None for those that torch has."""
+    """The threads to sample with from a model, or None for those that torch has, as where the environment names a number."""
     small = largest_matrix(model) < LARGE_FOR_SAMPLING
-    return 1 if small and next(model.parameters()).device.type == "cpu" else None
+    return 1 if small and next(model.parameters()).device.type == "cpu" and not _are_given() else None
+
+
+def _are_given() -> bool:
+    return bool({"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys())
 
 
 @torch.no_grad()
 def gain_of_threads(count: int) -> float:
     """How many times as fast as one thread `count` are at products at this moment: below 1 where the cores are in use."""
-    left, right = torch.randn(2, _SIDE, _SIDE)
+    left, right = torch.ones(2, _SIDE, _SIDE)
     speeds: list[float] = []
     for threads in (1, count):
         with using_threads(threads):

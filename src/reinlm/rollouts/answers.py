@@ -37,7 +37,13 @@ class RunningAnswer:
         return len(self.request.token_ids) + len(self.tokens)
 
     def take(self, token: int, logprob: float, version: int) -> Reason | None:
-        """Append a token; why the answer ends with it, or None."""
+        """Append a token; why the answer ends with it, or None. Raises RunError for a log-probability that is not a number."""
+        if logprob != logprob:
+            raise RunError(
+                f"the model's logits for request {self.request.id!r} are not finite at token {len(self.tokens)} "
+                f"(policy version {version})",
+                hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
+            )
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
@@ -139,15 +145,6 @@ def take_tokens(
     """
     ended: list[tuple[int, Reason]] = []
     for index, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
-        if row is None:
-            continue
-        if logprob != logprob:
-            raise RunError(
-                f"the model's logits for request {row.request.id!r} are not finite at token {len(row.tokens)} "
-                f"(policy version {version})",
-                hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
-            )
-        reason = row.take(token, logprob, version)
-        if reason is not None:
+        if row is not None and (reason := row.take(token, logprob, version)) is not None:
             ended.append((index, reason))
     return ended

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from reinlm.models.decoder import RowForward
 from reinlm.models.prefix_sharing import share_prefixes
-from reinlm.models.row_attention import as_computed
+from reinlm.models.row_attention import LayerSettings, as_computed
 from reinlm.rollouts.answers import Prompt, RunningAnswer, take_tokens
 from reinlm.rollouts.protocol import Reason
 from reinlm.rollouts.sampling import RowSampling, sample
@@ -175,18 +175,10 @@ class Slots:
         layers: list[KeyValues] = []
         tree = row.tree(self._device)
 
-        def attention(
-            layer: int,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            scaling: float | None,
-            window: int | None,
-            dropout: float = 0.0,
-        ) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, settings: LayerSettings) -> Tensor:
             key, value = as_computed(key, value)
             layers.append((key[0].transpose(0, 1), value[0].transpose(0, 1)))
-            return tree(layer, query, key, value, scaling, window)
+            return tree(layer, query, key, value, settings)
 
         ids = torch.from_numpy(np.concatenate(sequences)[row.tokens]).to(self._device)
         hidden = self._forward(ids, torch.from_numpy(row.positions).to(self._device), attention)
@@ -248,7 +240,8 @@ class Slots:
             row.length - (len(row.request.token_ids) if line >= 0 else 0)
             for row, line in zip(self._rows, self._prompt_of, strict=True)
         )
-        self._own.reserve(self.live, longest, self._most(), self._own.layers)
+        if longest > self._own.columns:
+            self._own.reserve(self.live, longest, self._most(), self._own.layers)
         reading = Reading(self._own, self._shared, self._held, self._prefix, longest, self._grid())
         hidden = self._forward(self._tokens, self._held + self._prefix, reading)
         self._logits = self._head(hidden)
@@ -382,16 +375,7 @@ class Reading:
         self._write: Tensor | None = None
         self._masks: dict[int | None, Tensor] = {}
 
-    def __call__(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        dropout: float = 0.0,
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, settings: LayerSettings) -> Tensor:
         """As `reinlm.models.row_attention.RowAttention`; an engine samples without dropout."""
         query, key, value = as_computed(query, key, value)
         keys, values = self._own.layers[layer]
@@ -405,12 +389,12 @@ class Reading:
             )
         keys, values = keys[:count, :, : self._width], values[:count, :, : self._width]
         asked = query[0].transpose(0, 1).unflatten(1, (heads, -1))
-        mask = self._mask(window, query.dtype)
+        mask = self._mask(settings.window, query.dtype)
         wide = torch.finfo(keys.dtype).bits >= 32
         if self._grid is None and not (wide and key.device.type == "cpu"):
-            answer = F.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling)
+            answer = F.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=settings.scaling)
         else:
-            answer = self._by_products(layer, asked, keys, values, mask, scaling)
+            answer = self._by_products(layer, asked, keys, values, mask, settings.scaling)
         return answer.flatten(1, 2)[None]
 
     def _by_products(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reinlm.errors import InputError, RunError
+from reinlm.errors import InputError
 from reinlm.models import Policy, score, training_mode
 from reinlm.program import install
 from reinlm.rollouts.answers import RunningAnswer, check_ids, check_prompt, running_answer
@@ -66,12 +66,6 @@ def advance(answer: RunningAnswer, tokens: Sequence[int], logprobs: Sequence[flo
         RunError: a log-probability is not a number.
     """
     for token, logprob in zip(tokens, logprobs, strict=True):
-        if logprob != logprob:
-            raise RunError(
-                f"vLLM's logits for request {answer.request.id!r} are not finite at token {len(answer.tokens)} "
-                f"(policy version {version})",
-                hint="the weights have diverged: go back to a checkpoint and lower the learning rate",
-            )
         reason = answer.take(token, logprob, version)
         if reason is not None:
             return answer.completion(reason)

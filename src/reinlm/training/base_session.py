@@ -11,8 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from reinlm.algorithms import Algorithm
 from reinlm.data import Examples, build_renderer
 from reinlm.data.loading import row_order
@@ -21,8 +19,6 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, TokenModel
 from reinlm.models.heads import unwrap
-from reinlm.models.matmul import MatmulBackend, fastest_backend, using_backend
-from reinlm.models.threads import threads_for, using_threads
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run
 from reinlm.records import Task
@@ -30,6 +26,7 @@ from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import silenced
 from reinlm.sources import Key
+from reinlm.training.computing import Computing
 from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards
@@ -147,9 +144,8 @@ class Session(ABC):
             items: Any = load[0]
             ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
-            self._threads = self._threads_in_force()
-            self._matmul = self._matmul_in_force()
-            with self._computing():
+            self._computing = self._choose_computing()
+            with self._computing.in_force():
                 self.run = self._make(load)
             self._note_padding(self.run.model)
             if resume:
@@ -204,35 +200,23 @@ class Session(ABC):
         self.notes.append(text)
         self.progress.say(f"note: {text}")
 
-    def _threads_in_force(self) -> int:
-        """The threads that compute: as many as the run that is resumed had, if torch has them, so that it goes on bit for bit."""
-        most = torch.get_num_threads()
-        begun = (read_run(self.path).get("resolved") or {}).get("threads") if self.resumed else None
-        threads = threads_for(self.policy.model) if begun is None else min(begun, most)
-        if threads > 1:
-            self.progress.say(f"{threads} threads")
-        return threads
-
-    def _matmul_in_force(self) -> MatmulBackend:
-        """What computes matrix products: that of the run that is resumed, so that it goes on bit for bit."""
+    def _choose_computing(self) -> Computing:
+        """What computes the run: chosen now, or that of the run that is resumed."""
         if self.resumed:
-            begun: MatmulBackend = (read_run(self.path).get("resolved") or {}).get("matmul", "blas")
-            return begun
-        with using_threads(self._threads):
-            return fastest_backend(self.policy.model)
-
-    @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
-        with using_threads(self._threads), using_backend(self._matmul):
-            yield
+            begun = read_run(self.path).get("resolved") or {}
+            found = Computing.as_begun(begun, self.policy.model, self.progress.say)
+        else:
+            found = Computing.chosen(self.policy.model)
+        if found.threads > 1:
+            self.progress.say(f"{found.threads} threads")
+        return found
 
     def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
         """What is in force and not checked on resume."""
         shown = {"prompts": prompts.format, "first_prompt": first_prompt(items, self.config.data, self.policy)}
         return (shown if prompts.stated else {}) | {
             "packing": self.run.model.packing,
-            "threads": self._threads,
-            "matmul": self._matmul,
+            **self._computing.to_json(),
             "directory": os.getcwd(),
         }
 
@@ -343,7 +327,7 @@ class Session(ABC):
             )
         self._running = method
         try:
-            with silenced(quiet=self.progress.quiet), self._computing():
+            with silenced(quiet=self.progress.quiet), self._computing.in_force():
                 yield
         finally:
             self._running = ""

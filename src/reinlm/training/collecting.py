@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from reinlm.models import FollowingModel
+from reinlm.models.threads import using_threads
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Sampling, Source
 from reinlm.rollouts.engines import ready_to_sample
@@ -256,14 +257,8 @@ def computing_beside(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def half_the_threads(device: torch.device) -> Iterator[None]:
     """On a CPU two threads compute at the same time: give each half of the cores that one has otherwise."""
-    before = torch.get_num_threads()
-    if device.type == "cpu" and before > 1:
-        torch.set_num_threads(before // 2)
-    try:
+    with using_threads(max(1, torch.get_num_threads() // 2) if device.type == "cpu" else None):
         yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
 
 
 def batches_of(sampler: Sampler, rewards: RewardSet | None, weights: FollowingModel | None) -> Batches:

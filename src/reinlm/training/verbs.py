@@ -17,14 +17,13 @@ from reinlm.data.rows import BadRow
 from reinlm.display import cut, html_table
 from reinlm.errors import InputError
 from reinlm.models import Policy, load_policy
-from reinlm.models.matmul import fastest_backend, using_backend
-from reinlm.models.threads import threads_for, using_threads
 from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import checked_file, write_json_lines
 from reinlm.runs.schema import pack_groups
+from reinlm.training.computing import Computing
 from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, text_of
@@ -99,8 +98,7 @@ def run_evaluation(
         if rewards is not None:
             rewards.check(tasks.items)
         setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
-        stack.enter_context(using_threads(threads_for(policy.model)))
-        stack.enter_context(using_backend(fastest_backend(policy.model)))
+        stack.enter_context(Computing.chosen(policy.model).in_force())
         result = evaluate_tasks(
             setup.episodes(settled.config, sampling),
             tasks.items,
@@ -140,7 +138,7 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     say(prompt_line(settled, found, tasks.items, policy))
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
-    with using_threads(threads_for(policy.model)), using_backend(fastest_backend(policy.model)):
+    with Computing.chosen(policy.model).in_force():
         sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
     return Answers(
         Generated(

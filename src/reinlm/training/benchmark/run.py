@@ -20,9 +20,9 @@ from reinlm.errors import InputError, RunError
 from reinlm.loop import BatchPrepared, Event, GroupScored, StepContext
 from reinlm.models import Policy, disable_dropout, load_policy
 from reinlm.models.loading import empty_model, model_device
-from reinlm.models.matmul import fastest_backend, in_force, using_backend
+from reinlm.models.matmul import in_force
 from reinlm.models.modules import count_parameters
-from reinlm.models.threads import threads_for, using_threads
+from reinlm.models.threads import using_threads
 from reinlm.places import checkpoint_note
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, build_rewards
@@ -46,6 +46,7 @@ from reinlm.training.benchmark.work import (
     sampling_seconds,
     training_work,
 )
+from reinlm.training.computing import Computing
 from reinlm.training.config import RLConfig
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import check_settings
@@ -135,8 +136,7 @@ def run_bench(
         say(f"memory  about {memory.total / GIB:.3g} GiB")
         policy = load_policy(config.model if model is None else model)
         with (
-            using_threads(config.threads or threads_for(policy.model)),
-            using_backend(fastest_backend(policy.model)),
+            Computing.chosen(policy.model, config.threads).in_force(),
             build_rewards(alternating, time_limit=None) as rewards,
         ):
             steps = _Steps(config, rl, algorithm, policy, rewards, say)

@@ -1,4 +1,4 @@
-"""What computes a run's products is written down, and taken from there when the run is resumed."""
+"""Threads and matrix products of a run are written down, and taken from there when the run is resumed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 from training_helpers import metrics, pair, run_rl, run_sft, tiny_policy
 
 from reinlm.config import read_recipe
+from reinlm.errors import InputError
 from reinlm.models import matmul
 from reinlm.models.threads import using_threads
+from reinlm.training.computing import Computing
 
 LARGE: dict[str, Any] = {"hidden_size": 256, "layers": 1, "heads": 2}
 
@@ -83,3 +85,28 @@ def test_the_threads_are_written_down_and_kept_on_resume(tmp_path: Path, monkeyp
     assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["threads"] == 2
     assert read_recipe(tmp_path / "other" / "config.yaml")["resolved"]["threads"] == 1
     assert seen[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("resolved", "said"),
+    [
+        ({"matmul": "fast"}, r"resolved.matmul in config.yaml is 'fast' \(allowed: blas, onednn\)"),
+        ({"threads": 0}, "resolved.threads in config.yaml is 0"),
+        ({"threads": "2"}, "resolved.threads in config.yaml is '2'"),
+        ({"threads": True}, "resolved.threads in config.yaml is True"),
+    ],
+)
+def test_values_that_no_run_writes_are_refused(resolved: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Computing.as_begun(resolved, tiny_policy().model, print)
+
+
+def test_what_this_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    notes: list[str] = []
+    with using_threads(2):
+        found = Computing.as_begun({"threads": 3, "matmul": "onednn"}, tiny_policy().model, notes.append)
+    assert found == Computing(2, "blas")
+    assert ["oneDNN" in notes[0], "3 threads, and torch has 2" in notes[1]] == [True, True]
+    assert Computing.as_begun({}, tiny_policy().model, notes.append).matmul == "blas"  # runs of before were the BLAS's
+    assert len(notes) == 2

@@ -164,13 +164,17 @@ def test_small_models_and_other_types_are_not_measured(tmp_path: Path, monkeypat
     assert not measured
 
 
-def test_the_measurement_names_a_backend() -> None:
+def test_the_measurement_names_a_backend_and_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
     assert measured_backend() in ("blas", "onednn")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_the_operator_it_is_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> Tensor:
-        raise AttributeError("no such operator")
+def test_without_onednn_it_is_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    assert measured_backend() == "blas"
 
-    monkeypatch.setattr("reinlm.models.matmul.onednn_linear", missing)
+
+def test_a_result_of_onednn_that_differs_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reinlm.models.matmul.onednn_linear", lambda x, weight, _: x @ weight)
     assert measured_backend() == "blas"

@@ -53,6 +53,7 @@ def test_the_environment_decides_alone(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(name, "3")
     monkeypatch.setattr("reinlm.models.threads.gain_of_threads", lambda _: 0.0)
     assert threads_for(SMALL) == threads_for(BIG) == 3
+    assert threads_for_sampling(SMALL) is None
 
 
 def test_sampling_takes_one_thread_up_to_larger_models() -> None:
@@ -63,7 +64,9 @@ def test_sampling_takes_one_thread_up_to_larger_models() -> None:
 
 
 def test_the_trial_leaves_the_number_of_threads_as_it_was() -> None:
+    before = torch.get_rng_state()
     assert gain_of_threads(2) > 0.0
+    assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == 3
 
 
