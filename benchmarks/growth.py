@@ -367,10 +367,8 @@ def as_figure(lines: Sequence[Line]) -> str:
         for x, colour in zip(own, ("#1f77b4", "#2ca02c", "#ff7f0e"), strict=False):
             curves.append(Curve(x.phase, list(zip(FACTORS, x.time, strict=True)), dots=True, colour=colour))
             curves.append(Curve("", list(zip(FACTORS, x.memory, strict=True)), dots=True, dashed=True, colour=colour))
-        title = f"{axis}: cost relative to linear"
-        panels.append(
-            Panel(title, "times as large", curves, FACTORS, (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5), legend=(0.04, 0.72))
-        )
+        title = f"{axis}: cost relative to linear (memory dashed)"
+        panels.append(Panel(title, "times as large", curves, FACTORS, (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)))
     return picture(panels, columns=3)
 
 
