@@ -49,7 +49,7 @@ from reinlm.models.prefix_sharing import PrefixTree
 from reinlm.records import ScoredGroup, Task
 from reinlm.rewards import RewardSet, TrainerState, build_rewards
 from reinlm.rollouts import Episodes, build_engine
-from reinlm.rollouts.slots import Reading
+from reinlm.rollouts.slots import DecodeAttention
 from reinlm.training.benchmark.config import BenchConfig, alternating
 from reinlm.training.benchmark.run import RandomPrompts
 from reinlm.training.rl import RLRun
@@ -136,7 +136,7 @@ class _Left(torch.autograd.Function):
 @contextlib.contextmanager
 def timed_attention(clock: Clock) -> Iterator[None]:
     """Add to the clock what attention takes within the context, in training and in the engine, forward and backward."""
-    kept: list[tuple[Any, Any]] = [(kind, kind.__call__) for kind in (PrefixTree, Reading)]
+    kept: list[tuple[Any, Any]] = [(kind, kind.__call__) for kind in (PrefixTree, DecodeAttention)]
 
     def timed(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def attention(

@@ -257,6 +257,14 @@ def override(tree: Mapping[str, Any], words: Iterable[str]) -> Settings:
     return changed
 
 
+def resolved_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a run wrote down beside its settings: `resolved` of its config.yaml. Raises InputError for what is no section."""
+    found = settings.get("resolved") or {}
+    if not isinstance(found, Mapping):
+        raise InputError(f"resolved in config.yaml is {found!r}, not a section", hint="runs write it; restore the file")
+    return found
+
+
 def refuse_resolved(given: Mapping[str, Any]) -> None:
     """Raise InputError for `resolved`, a section that runs write and that cannot be set."""
     if "resolved" in given:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from reinlm.data import DataConfig, Renderer, build_renderer
 from reinlm.errors import InputError
+from reinlm.models import character_tokenizer
 
 QWEN = (
     "{% set last = namespace(user=-1) %}"
@@ -212,3 +213,24 @@ def test_a_renderer_that_is_none_is_refused(options, message):
 
 def test_without_a_name_the_template_renders(chatml):
     assert type(build_renderer(DataConfig(path="a"), chatml)) is Renderer
+
+
+def test_a_prompt_that_is_asked_for_again_is_the_same_and_no_other() -> None:
+    """The latest text is kept; a change of what was returned, of the vocabulary or of the messages shows."""
+    tokenizer = character_tokenizer("abc1")
+    renderer = build_renderer(DataConfig(path="d.jsonl"), tokenizer)
+    first = renderer.prompt("abc", "row 1")
+    expected = list(first)
+    first.append(99)
+    assert renderer.prompt("abc", "row 2") == expected
+    assert renderer.prompt("ab", "row 3") == expected[:2]
+    tokenizer.add_tokens(["ab"])
+    assert renderer.prompt("ab", "row 4") != expected[:2]
+
+
+def test_messages_that_are_equal_to_python_alone_are_rendered_each() -> None:
+    tokenizer = character_tokenizer("1truefals.0{}")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | tojson }}{% endfor %}"
+    renderer = build_renderer(DataConfig(path="d.jsonl"), tokenizer)
+    prompts = [renderer.prompt(({"role": "user", "content": value},), "row") for value in (1, True, 1.0)]
+    assert len({tuple(prompt) for prompt in prompts}) == 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reinlm.models import matmul
-from reinlm.models.matmul import cache_folder, fastest_backend, in_force, measured_backend, using_backend
+from reinlm.models.matmul import current_backend, fastest_backend, measured_backend, using_backend
+from reinlm.models.measured import forget_measurements
 from reinlm.models.tiny import tiny_model
 
 ROWS, WIDE, NARROW = 96, 192, 160
@@ -37,7 +37,10 @@ PRODUCTS = {
     "linear of three dimensions": lambda x, w: F.linear(x[None], w)[0],
     "linear with a bias": lambda x, w: F.linear(x, w, w[:, 0]),
     "addmm": lambda x, w: torch.addmm(w[:, 1], x, w.t()),
-    "addmm with factors": lambda x, w: torch.addmm(w[:, 1], x, w.t(), beta=0.5, alpha=2.0),
+    "addmm with a factor of what is added": lambda x, w: torch.addmm(w[:, 1], x, w.t(), beta=0.5),
+    "addmm with a factor of the product": lambda x, w: torch.addmm(w[:, 1], x, w.t(), alpha=2.0),
+    "one number added": lambda x, w: torch.addmm(w[:1, 1], x, w.t()),
+    "rows added": lambda x, w: torch.addmm(w[:, :1].t().expand(x.shape[0], -1), x, w.t()),
     "every other row": lambda x, w: x[::2] @ w.t(),
     "a row for all": lambda x, w: x[:1].expand(x.shape[0], -1) @ w.t(),
     "a column for all": lambda x, w: x @ w[:1].expand(w.shape[0], -1).t(),
@@ -70,12 +73,33 @@ def test_large_float32_products_alone_are_onednns_and_only_within_the_context() 
         (x @ w.t()).sum().backward()
 
     with using_backend("onednn"):
-        assert in_force() == "onednn"
+        assert current_backend() == "onednn"
         assert calls_of(step).count("mkldnn::_linear_pointwise") == 3  # forward, and the gradients of both factors
         for other in (lambda: drawn(4, 4) @ drawn(4, 4), lambda: x.double() @ w.double().t()):
             assert "mkldnn::_linear_pointwise" not in calls_of(other)
-    assert in_force() == "blas"
+    assert current_backend() == "blas"
     assert "mkldnn::_linear_pointwise" not in calls_of(step)
+
+
+def test_results_lie_as_those_of_torch_do() -> None:
+    """Row by row, whatever the factors are, so that they can be viewed in another shape."""
+    x, w = drawn(4, 64, 2 * WIDE)[..., :WIDE], drawn(NARROW, WIDE)
+    with using_backend("onednn"):
+        for found in (F.linear(x, w), drawn(512, ROWS).t() @ drawn(512, WIDE), w @ x[0].t()):
+            assert found.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: torch.mm(x, drawn(WIDE + 1, 4)), "shapes cannot be multiplied"),
+        (lambda x: torch.mm(x[0], drawn(WIDE, 4)), "must be a matrix"),
+        (lambda x: F.linear(x, drawn(NARROW, WIDE), drawn(NARROW + 1)), "expand"),
+    ],
+)
+def test_errors_are_those_of_torch(call: Callable[[Tensor], Tensor], said: str) -> None:
+    with using_backend("onednn"), pytest.raises(RuntimeError, match=said):
+        call(drawn(1024, WIDE))
 
 
 def test_contexts_may_overlap_and_end_with_an_error() -> None:
@@ -91,12 +115,12 @@ def test_contexts_may_overlap_and_end_with_an_error() -> None:
     assert ready.wait(60)
     with pytest.raises(KeyError), using_backend("onednn"):
         raise KeyError
-    assert in_force() == "onednn"
+    assert current_backend() == "onednn"
     leave.set()
     thread.join()
-    assert in_force() == "blas"
+    assert current_backend() == "blas"
     with using_backend("blas"):
-        assert in_force() == "blas"
+        assert current_backend() == "blas"
 
 
 class Sized(nn.Module):
@@ -105,55 +129,16 @@ class Sized(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, 256, dtype=dtype))
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, folder: Path, found: str) -> list[int]:
-    """A machine of which nothing is known, and how often it is measured, each time with this result."""
+def test_small_models_and_other_types_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured: list[int] = []
 
     def measure() -> str:
         measured.append(1)
-        return found
+        return "onednn"
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr("reinlm.models.matmul.measured_backend", measure)
-    matmul._of_machine.cache_clear()
-    return measured
-
-
-@pytest.fixture(autouse=True)
-def forget() -> None:
-    matmul._of_machine.cache_clear()
-
-
-@pytest.mark.parametrize("found", ["onednn", "blas"])
-def test_a_machine_is_measured_once(found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = machine(monkeypatch, tmp_path, found)
-    for _ in range(3):
-        matmul._of_machine.cache_clear()  # as in another process
-        assert fastest_backend(Sized(256)) == found
-    assert len(measured) == 1
-    (kept,) = json.loads((cache_folder() / "measured.json").read_text()).values()
-    assert kept == {"matmul": found}
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": 3}', "{", '{"a": {"matmul": "fast"}}'])
-def test_a_broken_file_of_measurements_is_written_anew(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine(monkeypatch, tmp_path, "onednn")
-    cache_folder().mkdir(parents=True)
-    (cache_folder() / "measured.json").write_text(text)
-    assert fastest_backend(Sized(256)) == "onednn"
-    assert {"matmul": "onednn"} in json.loads((cache_folder() / "measured.json").read_text()).values()
-
-
-def test_a_cache_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    machine(monkeypatch, tmp_path / "file", "onednn")
-    assert fastest_backend(Sized(256)) == "onednn"
-
-
-def test_small_models_and_other_types_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = machine(monkeypatch, tmp_path, "onednn")
+    forget_measurements()
     others = (
         Sized(63),
         Sized(256, torch.bfloat16),
@@ -162,6 +147,9 @@ def test_small_models_and_other_types_are_not_measured(tmp_path: Path, monkeypat
     )
     assert [fastest_backend(model) for model in others] == ["blas"] * len(others)
     assert not measured
+    assert fastest_backend(Sized(64)) == "onednn"
+    assert len(measured) == 1
+    forget_measurements()
 
 
 def test_the_measurement_names_a_backend_and_draws_no_random_numbers() -> None:

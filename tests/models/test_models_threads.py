@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from reinlm.models.measured import forget_measurements
 from reinlm.models.threads import (
-    FASTER,
+    MIN_SPEEDUP,
     gain_of_threads,
     largest_matrix,
     threads_for,
@@ -21,15 +23,18 @@ SMALL, MIDDLE, BIG = (nn.Linear(256, rows) for rows in (255, 256, 2048))
 
 
 @pytest.fixture(autouse=True)
-def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch has three threads, and the environment says nothing."""
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch has three threads, the environment says nothing, and the machine was not measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget_measurements()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     with using_threads(3):
         yield
+    forget_measurements()
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(FASTER + 0.1, 3), (FASTER - 0.1, 1), (0.1, 1)])
+@pytest.mark.parametrize(("gain", "expected"), [(MIN_SPEEDUP + 0.1, 3), (MIN_SPEEDUP - 0.1, 1), (0.1, 1)])
 def test_several_threads_are_taken_where_they_are_faster(
     gain: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +47,9 @@ def test_several_threads_are_taken_where_they_are_faster(
     monkeypatch.setattr("reinlm.models.threads.gain_of_threads", measured)
     assert threads_for(MIDDLE) == expected
     assert asked == [3]
+    gain = 4.0 - gain  # a machine is measured once
+    forget_measurements()
+    assert threads_for(MIDDLE) == expected
     assert threads_for(SMALL) == 1
     with using_threads(1):
         assert threads_for(BIG) == 1

@@ -17,7 +17,7 @@ from reinlm.models import score
 from reinlm.models.matmul import using_backend
 from reinlm.models.threads import using_threads
 from reinlm.rollouts.hf_engine import HFEngine
-from reinlm.rollouts.protocol import Sampling
+from reinlm.rollouts.protocol import Request, Sampling
 
 OK = Sampling(max_new_tokens=4)
 
@@ -64,6 +64,19 @@ def test_products_by_onednn_give_the_same_answers(
         np.testing.assert_allclose(logprobs(answer), logprobs(fast[name]), atol=1e-5)
 
 
+def test_an_adapter_is_sampled_from_by_onednn_too(make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast) -> None:
+    peft = pytest.importorskip("peft")
+    every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    model = peft.get_peft_model(make_model(), peft.LoraConfig(r=4, target_modules=every, init_lora_weights=False))
+    asked = requests(replace(OK, temperature=0.0), prompts=RAGGED, samples=8)
+    plain = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
+    with using_backend("onednn"):
+        fast = run(HFEngine(model, tokenizer, pad_id=PAD), asked)
+    for name, answer in plain.items():
+        assert ids(answer) == ids(fast[name])
+        np.testing.assert_allclose(logprobs(answer), logprobs(fast[name]), atol=1e-5)
+
+
 def test_products_by_onednn_follow_the_weights(make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast) -> None:
     """Weights that are laid out for it are laid out anew after an update in place and after an exchange."""
     model = make_model()
@@ -84,6 +97,17 @@ def test_products_by_onednn_follow_the_weights(make_model: ModelMaker, tokenizer
                 name: ids(answer) for name, answer in fresh.items()
             }
     assert len({tuple(ids(answer) for answer in answered.values()) for answered in answers}) == 3
+
+
+def test_an_answer_does_not_depend_on_how_long_others_were_before_it(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """To the last bit: a run that is resumed has seen fewer of them."""
+    model = make_model(max_position_embeddings=700)
+    engine, fresh = (HFEngine(model, tokenizer, pad_id=PAD) for _ in range(2))
+    run(engine, [Request("long", tuple(range(2, 202)) * 3, OK)])
+    asked = requests(Sampling(max_new_tokens=40), prompts=[tuple(range(5, 255))])
+    assert run(engine, asked) == run(fresh, asked)
 
 
 @pytest.mark.parametrize("rope", ["default", "longrope", "yarn"])

@@ -20,7 +20,7 @@ from reinlm.rollouts import Request, Sampling, build_engine
 from reinlm.rollouts.answers import RunningAnswer
 from reinlm.rollouts.stops import StopTexts
 from reinlm.rollouts.vllm_requests import advance, check_version, lora_settings, prepared, sampling_params
-from reinlm.rollouts.vllm_worker import PIECE, WeightReceiver, adapter_of, base_weights, packed
+from reinlm.rollouts.vllm_worker import CHUNK_BYTES, WeightReceiver, adapter_of, base_weights, packed
 
 VLLM = importlib.util.find_spec("vllm")
 without_vllm = pytest.mark.skipif(VLLM is not None and VLLM.origin is not None, reason="vLLM is installed")
@@ -59,7 +59,7 @@ def test_of_an_adapted_model_base_and_adapter_are_apart() -> None:
 
 def test_weights_arrive_in_pieces_as_they_were_sent() -> None:
     weights = {
-        "large": torch.randn(PIECE // 4 + 1),
+        "large": torch.randn(CHUNK_BYTES // 4 + 1),
         "small": torch.randn(3, 5).t(),
         "counts": torch.arange(4),
         "shared": torch.ones(2, 2),

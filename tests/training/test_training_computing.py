@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,47 +14,46 @@ from training_helpers import metrics, pair, run_rl, run_sft, tiny_policy
 
 from reinlm.config import read_recipe
 from reinlm.errors import InputError
-from reinlm.models import matmul
+from reinlm.models.measured import forget_measurements, machine, measurements_file
 from reinlm.models.threads import using_threads
 from reinlm.training.computing import Computing
 
 LARGE: dict[str, Any] = {"hidden_size": 256, "layers": 1, "heads": 2}
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Measurements of this machine, to be set by name."""
+@pytest.fixture(autouse=True)
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What was measured on this machine, to be set by name."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    file = matmul.cache_folder() / "measured.json"
-    file.parent.mkdir()
+    measurements_file().parent.mkdir()
 
-    class Written(dict[str, str]):
-        def __setitem__(self, name: str, value: str) -> None:
+    class Written(dict[str, Any]):
+        def __setitem__(self, name: str, value: Any) -> None:
             super().__setitem__(name, value)
-            file.write_text(json.dumps({matmul._machine(): self}))
-            matmul._of_machine.cache_clear()
+            measurements_file().write_text(json.dumps({machine(): self}))
+            forget_measurements()
 
     yield Written()
-    matmul._of_machine.cache_clear()
+    forget_measurements()
 
 
-def test_it_is_measured_once_written_down_and_kept_on_resume(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_it_is_measured_once_written_down_and_kept_on_resume(tmp_path: Path, measured: dict[str, Any]) -> None:
     training = {"steps": 2, "minibatches": 1}
-    machine["matmul"] = "onednn"
+    measured["matmul"] = "onednn"
     with torch.profiler.profile() as profile:
         run_rl(tmp_path / "whole", model=pair(tiny_policy(**LARGE)), training=training)
     assert "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
     assert read_recipe(tmp_path / "whole" / "config.yaml")["resolved"]["matmul"] == "onednn"
     run_rl(tmp_path / "cut", model=pair(tiny_policy(**LARGE)), training={**training, "steps": 1})
-    machine["matmul"] = "blas"
+    measured["matmul"] = "blas"
     run_rl(tmp_path / "cut", model=pair(tiny_policy(**LARGE)), training=training, resume=True)
     assert read_recipe(tmp_path / "cut" / "config.yaml")["resolved"]["matmul"] == "onednn"
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
 
 
-def test_sft_takes_what_is_faster(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_sft_takes_what_is_faster(tmp_path: Path, measured: dict[str, Any]) -> None:
     for name in ("blas", "onednn"):
-        machine["matmul"] = name
+        measured["matmul"] = name
         with torch.profiler.profile() as profile:
             run_sft(tmp_path / name, model=pair(tiny_policy(**LARGE)), training={"steps": 1, "batch_size": 4})
         used = "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
@@ -61,10 +61,11 @@ def test_sft_takes_what_is_faster(tmp_path: Path, machine: dict[str, str]) -> No
         assert read_recipe(tmp_path / name / "config.yaml")["resolved"]["matmul"] == name
 
 
-def test_the_threads_are_written_down_and_kept_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_are_written_down_and_kept_on_resume(
+    tmp_path: Path, measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("reinlm.models.threads.gain_of_threads", lambda _: 2.0)
     seen: list[int] = []
 
     def reward(completions: list[str], **_: object) -> list[float]:
@@ -73,10 +74,11 @@ def test_the_threads_are_written_down_and_kept_on_resume(tmp_path: Path, monkeyp
 
     training = {"steps": 1, "minibatches": 1}
     with using_threads(2):
+        measured["threads"] = 2
         run_rl(tmp_path / "run", model=pair(tiny_policy(**LARGE)), reward=reward, training=training)
         assert read_recipe(tmp_path / "run" / "config.yaml")["resolved"]["threads"] == 2
         assert seen[-1] == 2
-        monkeypatch.setattr("reinlm.models.threads.gain_of_threads", lambda _: 0.5)
+        measured["threads"] = 1
         training["steps"] = 2
         run_rl(tmp_path / "run", model=pair(tiny_policy(**LARGE)), reward=reward, training=training, resume=True)
         assert seen[-1] == 2
@@ -94,6 +96,7 @@ def test_the_threads_are_written_down_and_kept_on_resume(tmp_path: Path, monkeyp
         ({"threads": 0}, "resolved.threads in config.yaml is 0"),
         ({"threads": "2"}, "resolved.threads in config.yaml is '2'"),
         ({"threads": True}, "resolved.threads in config.yaml is True"),
+        ({"matmul": None}, "resolved.matmul in config.yaml is None"),
     ],
 )
 def test_values_that_no_run_writes_are_refused(resolved: dict[str, Any], said: str) -> None:
@@ -110,3 +113,22 @@ def test_what_this_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ["oneDNN" in notes[0], "3 threads, and torch has 2" in notes[1]] == [True, True]
     assert Computing.as_begun({}, tiny_policy().model, notes.append).matmul == "blas"  # runs of before were the BLAS's
     assert len(notes) == 2
+
+
+def test_the_start_says_how_many_threads_compute() -> None:
+    model = tiny_policy(**LARGE).model
+    with using_threads(2):
+        assert Computing(2, "blas").line(model) == "2 threads"
+        assert str(measurements_file()) in str(Computing(1, "blas").line(model))
+        assert Computing(1, "blas").line(tiny_policy().model) is None
+    with using_threads(1):
+        assert Computing(1, "blas").line(model) is None
+
+
+@pytest.mark.parametrize("resolved", ["3", "[1]", "{threads: 0}", "{matmul: fast}"])
+def test_a_config_that_was_edited_to_nonsense_is_refused_in_one_line(resolved: str, tmp_path: Path) -> None:
+    run_rl(tmp_path / "run", training={"steps": 1, "minibatches": 1})
+    file = tmp_path / "run" / "config.yaml"
+    file.write_text(re.sub(r"(?m)^resolved:\n(  .*\n)+", f"resolved: {resolved}\n", file.read_text()))
+    with pytest.raises(InputError, match=r"resolved[.a-z]* in config.yaml is"):
+        run_rl(tmp_path / "run", training={"steps": 2, "minibatches": 1}, resume=True)

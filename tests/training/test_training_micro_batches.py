@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_helpers import Watched, rl_task, tiny_policy
 
-from reinlm.algorithms import algorithm
+from reinlm.algorithms import ALGORITHMS, algorithm
 from reinlm.batches import TokenBatch, token_batch
 from reinlm.models import Policy
 from reinlm.objectives import Counts, Feedback
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.no_cover
 # How far each answer has moved, as log-ratios that stay clear of every clip bound: those of PPO lie at ±0.2 and 0.25, those
 # of GSPO at -3e-4 and 4e-4, those of GMPO at ±0.4.
 TOKENS, SEQUENCES = (0.02, 0.12, 0.5, 0.8), (5e-5, 2e-4, 1e-3, 1e-2)
-NAMES = ("grpo", "dapo", "gspo", "ppo", "sapo", "cispo", "scaling_grpo")
+NAMES = tuple(name for name in ALGORITHMS if name != "distill")  # which learns from a teacher, not from an advantage
 MOVES = {name: SEQUENCES if name.startswith("gspo") else TOKENS for name in NAMES}
 
 
@@ -52,10 +52,11 @@ def batch_of(groups: list[list[tuple[int, int]]], rng: np.random.Generator) -> T
     for number, group in enumerate(groups):
         task = Task(id=f"data[{number}]", content="")
         rollouts, events = [], []
+        prompt = rng.integers(2, 14, group[0][0])  # that of the whole group
         for start, answer in group:
             turns = np.array([NO_TURN] * start + [0] * answer)
             columns = {"rollout_logprobs": np.full(answer, -1.0), "version": np.zeros(answer)}
-            segment = Segment(rng.integers(2, 14, start + answer), turns, columns)
+            segment = Segment(np.concatenate([prompt, rng.integers(2, 14, answer)]), turns, columns)
             rollouts.append(Rollout(task, (segment,), "", terminated=True, truncated=False, reason="stop"))
             events.append((RewardEvent("r", float(rng.standard_normal())),))
         scored.append(ScoredGroup(RolloutGroup(task, tuple(rollouts)), tuple(events)))
@@ -73,7 +74,7 @@ def prepared_of(name: str, batch: TokenBatch, logprobs: torch.Tensor, rng: np.ra
         moved = batch.layout.expand(moved, "sequence")
     advantages = torch.tensor(rng.standard_normal(batch.tokens))
     episodes = batch.layout.size("episode")
-    values = 0 * advantages if name == "ppo" else None
+    values = 0 * advantages if name.startswith("ppo") else None
     return Prepared(
         feedback=Feedback(batch.layout, torch.zeros(episodes, dtype=torch.float64), values=values),
         advantages=advantages,
@@ -81,7 +82,7 @@ def prepared_of(name: str, batch: TokenBatch, logprobs: torch.Tensor, rng: np.ra
         ref=logprobs + torch.tensor(rng.normal(0, 0.3, len(logprobs))).to(logprobs.dtype),
         teacher=None,
         full=None,
-        returns=advantages if name == "ppo" else None,
+        returns=advantages if name.startswith("ppo") else None,
         trained=torch.ones(episodes, dtype=torch.bool),
     )
 
@@ -129,7 +130,14 @@ def scale_of(name: str, batch: TokenBatch, prepared: Prepared) -> float:
     return float((weights.double() * prepared.advantages).abs().sum())
 
 
-SPLITS = [Split(1, "pad", False), Split(24, "pad", True), Split(24, "pack", False), Split(10**6, "pack", True)]
+SPLITS = [
+    Split(1, "pad", False),
+    Split(24, "pad", True),
+    Split(24, "pack", False),
+    Split(10**6, "pack", True),
+    Split(24, "share", True),
+    Split(10**6, "share", False),
+]
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -161,11 +169,12 @@ def test_in_float64_the_objective_moves_by_rounding_alone(name: str, drawn: tupl
     logprobs = logprobs_of(name, policy, batch)
     prepared = prepared_of(name, batch, logprobs, rng)
     assert logprobs.dtype == torch.float64
-    loss, _ = update(name, policy, batch, prepared, Split(10**6, "pad", False))
+    loss, expected = update(name, policy, batch, prepared, Split(10**6, "pad", False))
     scale = scale_of(name, batch, prepared)
-    for split in (Split(1, "pad", False), Split(24, "pad", True)):
-        found, _ = update(name, policy, batch, prepared, split)
+    for split in (Split(1, "pad", False), Split(24, "pad", True), Split(24, "share", False)):
+        found, gradient = update(name, policy, batch, prepared, split)
         assert abs(found - loss) <= 1e-12 * scale
+        assert float((gradient - expected).norm()) <= 1e-9 * float(expected.norm())
 
 
 def test_a_mean_over_micro_batch_means_would_be_noticed() -> None:

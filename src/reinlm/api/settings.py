@@ -11,7 +11,16 @@ from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec
 from reinlm.config import Config, build
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
-from reinlm.recipe import PYTHON, Settings, merge_settings, read, read_run, refuse_placeholders, refuse_two_lengths
+from reinlm.recipe import (
+    PYTHON,
+    Settings,
+    merge_settings,
+    read,
+    read_run,
+    refuse_placeholders,
+    refuse_two_lengths,
+    resolved_of,
+)
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.sources import leaves
@@ -52,7 +61,7 @@ def run_settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, A
         yield tree
         return
     old = read_run(output)
-    begun = (old.get("resolved") or {}).get("directory")
+    begun = resolved_of(old).get("directory")
     old = _other_length(old, tree)
     if begun is None or not Path(begun).is_dir() or Path(begun).samefile(Path.cwd()):
         yield merge_settings(old, tree)

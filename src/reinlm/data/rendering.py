@@ -7,7 +7,6 @@ conversation is extended by appending tokens (`Renderer.extension`).
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import json
@@ -50,7 +49,8 @@ class Renderer:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self.encode = Encoder(tokenizer)
-        self._latest: tuple[Content, TokenIds] | None = None
+        self._latest: tuple[str, int, TokenIds] | None = None
+        """A prompt in plain text, the size of the vocabulary, and its tokens."""
         self._front = self._front_tokens()
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._special = sorted({*special, *tokenizer.all_special_tokens})
@@ -78,17 +78,18 @@ class Renderer:
     def prompt(self, content: Content, where: str) -> list[int]:
         """Token ids that the model reads before its first answer to `content`.
 
-        The latest prompt is kept: the episodes of a group begin with the same one.
+        The latest one in plain text is kept, since the episodes of a group begin with the same.
 
         Raises InputError, which names `where`, for messages that the template refuses and text that has no tokens.
         """
-        latest = self._latest
-        if latest is not None and type(latest[0]) is type(content) and latest[0] == content:
-            return list(latest[1])
+        size = len(self.tokenizer)
+        if isinstance(content, str) and self._latest is not None and self._latest[:2] == (content, size):
+            return list(self._latest[2])
         ids = self._now(where, self.prompt_plan(where, content))
         if len(ids) <= self.front_length:
             raise InputError(f"{where}: the prompt has no tokens", hint=UNKNOWN_CHARACTERS)
-        self._latest = copy.deepcopy(content), list(ids)
+        if isinstance(content, str):
+            self._latest = content, size, list(ids)
         return ids
 
     def parse(self, content: Content, token_ids: Sequence[int], stops: Collection[int]) -> str | Message:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.activations import SiLUActivation
 
 from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
-from reinlm.models.matmul import FEW, in_force, onednn_linear, onednn_linear_with
+from reinlm.models.matmul import MIN_ROWS, current_backend, onednn_linear, onednn_linear_with
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 _POSITIONS = 256
-"""Positions by which a table of rotary embeddings exceeds what is asked for."""
+"""Positions of a part of the table of rotary embeddings."""
 RowForward = Callable[["Int[Tensor, ' row']", "Int[Tensor, ' row']", RowAttention], "Float[Tensor, ' row hidden']"]
 """(token ids [T], positions [T], attention) -> hidden states [T, H], for the head."""
 
@@ -101,9 +101,12 @@ class _Rotary:
         """Cosines and sines [T, 1, size] of positions [T], in the type of x; the first half of the sines is negative."""
         if not (self._fixed and x.is_cpu):
             return self._made(x, positions)
+        if self._table is None or self._table[0].dtype != x.dtype:
+            self._table = self._made(x, torch.arange(_POSITIONS))
         last = int(positions.max())
-        if self._table is None or self._table[0].shape[0] <= last or self._table[0].dtype != x.dtype:
-            self._table = self._made(x, torch.arange(last + _POSITIONS))
+        while (count := len(self._table[0])) <= last:  # in equal parts: last bits follow the number made at once
+            part = self._made(x, torch.arange(count, count + _POSITIONS))
+            self._table = torch.cat([self._table[0], part[0]]), torch.cat([self._table[1], part[1]])
         cos, sin = self._table
         return cos[positions], sin[positions]
 
@@ -154,10 +157,10 @@ class UnlessHooked:
 def _by_onednn(x: Tensor, *layers: Any) -> bool:
     """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
     return (
-        in_force() == "onednn"
+        current_backend() == "onednn"
         and x.is_cpu
         and x.dtype is torch.float32
-        and x.shape[0] >= FEW
+        and x.shape[0] >= MIN_ROWS
         and all(type(layer) is nn.Linear and layer.weight.dtype is torch.float32 for layer in layers)
     )
 

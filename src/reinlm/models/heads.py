@@ -101,11 +101,11 @@ def resolve_packing(model: nn.Module, asked: Packing | Literal["auto"]) -> Packi
             return "share"
         return "pack" if "flash" in str(attention) and supports_packing(model) else "pad"
     if asked == "pack" and not supports_packing(model):
-        raise InputError(f"{name} mixes sequences that share a row", hint="use packing=pad")
+        raise InputError(f"{name} mixes sequences that share a row", hint="use training.packing=pad")
     if asked == "share" and not supports_sharing(model):
         raise InputError(
             f"{name} with attention {attention!r} cannot share prefixes: it needs SDPA, over keys and values alone",
-            hint="use packing=pad, or packing=pack with flash attention",
+            hint="use training.packing=pad, or training.packing=pack with flash attention",
         )
     return asked
 

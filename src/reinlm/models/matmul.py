@@ -8,30 +8,25 @@ oneDNN for as long as it lasts, forward and backward; which of the two is faster
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
-import os
-import platform
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from reinlm.runs.files import write_json
+from reinlm.models.measured import measured_once
 
 MatmulBackend = Literal["blas", "onednn"]
-SMALL = 2**19
+MIN_PRODUCT = 2**19
 """Multiplications of a product below which a call of oneDNN costs more than it saves."""
-FEW = 12
+MIN_ROWS = 12
 """Rows of a product below which oneDNN is no faster."""
-LARGE = 2**14
+MIN_MATRIX = 2**14
 """Numbers of a model's largest matrix below which its products are too small to gain."""
-FASTER = 1.25
+MIN_SPEEDUP = 1.25
 """How many times as fast oneDNN has to be to be taken."""
 _SIDE = 512
 """Rows and columns of the product that is measured."""
@@ -63,7 +58,7 @@ _users = 0
 _library: Any = None
 
 
-def in_force() -> MatmulBackend:
+def current_backend() -> MatmulBackend:
     """What computes float32 products of a CPU at this moment."""
     return "onednn" if _users else "blas"
 
@@ -99,8 +94,9 @@ def _overriding() -> Any:
 
 
 def _taken(left: Tensor, right: Tensor) -> bool:
-    wide = left.dtype is torch.float32 and right.dtype is torch.float32
-    return wide and left.shape[0] * left.shape[1] * right.shape[1] >= SMALL
+    if left.dtype is not torch.float32 or right.dtype is not torch.float32 or left.dim() != 2 or right.dim() != 2:
+        return False
+    return left.shape[1] == right.shape[0] and left.shape[0] * left.shape[1] * right.shape[1] >= MIN_PRODUCT
 
 
 def _mm(left: Tensor, right: Tensor) -> Tensor:
@@ -108,11 +104,12 @@ def _mm(left: Tensor, right: Tensor) -> Tensor:
         return torch.mm(left, right, out=left.new_empty(0))
     if left.is_contiguous() or (right.numel() > left.numel() and not right.t().is_contiguous()):
         return onednn_linear(left, right.t(), None)
-    return onednn_linear(right.t(), left, None).t()  # what oneDNN has to copy is then the smaller factor
+    return onednn_linear(right.t(), left, None).t().contiguous()  # what oneDNN copies is then the smaller factor
 
 
 def _addmm(added: Tensor, left: Tensor, right: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    if added.dim() == 1 and beta == 1 and alpha == 1 and added.dtype is torch.float32 and _taken(left, right):
+    plain = added.dim() == 1 and added.dtype is torch.float32 and beta == 1 and alpha == 1
+    if plain and _taken(left, right) and added.shape[0] == right.shape[1]:
         return onednn_linear(left, right.t(), added)
     return torch.addmm(added, left, right, beta=beta, alpha=alpha, out=left.new_empty(0))
 
@@ -128,50 +125,13 @@ def has_onednn() -> bool:
 def fastest_backend(model: nn.Module) -> MatmulBackend:
     """The faster of both for a model: oneDNN for large float32 matrices on a CPU where it was measured to be faster.
 
-    What was measured is kept for the machine, in `measured.json` of the user's cache folder for reinlm, so that two runs of
-    one seed compute with the same.
+    Measured once on a machine, see `reinlm.models.measured`.
     """
-    large = (weight for weight in model.parameters() if weight.dim() == 2 and weight.numel() >= LARGE)
+    large = (weight for weight in model.parameters() if weight.dim() == 2 and weight.numel() >= MIN_MATRIX)
     if not any(weight.device.type == "cpu" and weight.dtype is torch.float32 for weight in large):
         return "blas"
-    return _of_machine(_machine())
-
-
-@functools.cache
-def _of_machine(machine: str) -> MatmulBackend:
-    file = cache_folder() / "measured.json"
-    known = _read(file)
-    found = known.get(machine, {}).get("matmul")
-    if found not in ("blas", "onednn"):
-        found = measured_backend()
-        known[machine] = {**known.get(machine, {}), "matmul": found}
-        with contextlib.suppress(OSError):  # a home that cannot be written is measured anew by each process
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, known)
-    return found  # type: ignore[no-any-return]
-
-
-def cache_folder() -> Path:
-    """Where measurements of this machine are kept: `reinlm` in $XDG_CACHE_HOME, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reinlm"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and all(isinstance(value, dict) for value in found.values()) else {}
-
-
-def _machine() -> str:
-    """The processor, the number of threads and the version of torch, which decide what is faster."""
-    lines = []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    told = dict(line.replace("\t", "").split(":", 1) for line in reversed(lines) if ":" in line)
-    model = " ".join(told[name].strip() for name in ("vendor_id", "cpu family", "model", "model name") if name in told)
-    return f"{model or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    found: MatmulBackend = measured_once("matmul", get_args(MatmulBackend), measured_backend)
+    return found
 
 
 @torch.no_grad()
@@ -192,4 +152,4 @@ def measured_backend() -> MatmulBackend:
             started = time.perf_counter()
             call()
             kept.append(time.perf_counter() - started)
-    return "onednn" if min(times[0]) > FASTER * min(times[1]) else "blas"
+    return "onednn" if min(times[0]) > MIN_SPEEDUP * min(times[1]) else "blas"

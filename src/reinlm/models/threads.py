@@ -1,4 +1,4 @@
-"""How many threads of a CPU compute a run: one where more gain nothing, as for small models and on a busy machine."""
+"""How many threads of a CPU compute a run: one for small models, and where more gain nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-LARGE = 2**16
+from reinlm.models.measured import measured_once
+
+MIN_MATRIX = 2**16
 """Numbers of a model's largest matrix below which one thread is enough."""
-LARGE_FOR_SAMPLING = 2**19
+MIN_MATRIX_OF_SAMPLING = 2**19
 """The same where tokens are sampled: products of some dozens of rows, thousands of times."""
-FASTER = 1.3
+MIN_SPEEDUP = 1.3
 """How many times as fast several threads have to be to be taken."""
 _SIDE, _SECONDS = 512, 0.02
 
@@ -26,21 +28,29 @@ def largest_matrix(model: nn.Module) -> int:
 
 
 def threads_for(model: nn.Module) -> int:
-    """The threads to train a model with: at most those that torch has, and one where several are not faster at this moment.
+    """The threads to train a model with: those that torch has, or one where several were not faster.
 
-    `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in the environment decides alone.
+    Measured once on a machine, see `reinlm.models.measured`. `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in the environment
+    decides alone.
     """
     most = torch.get_num_threads()
     if most == 1 or _are_given():
         return most
-    if largest_matrix(model) < LARGE or gain_of_threads(most) < FASTER:
+    if largest_matrix(model) < MIN_MATRIX:
         return 1
-    return most
+    found: int = measured_once("threads", (1, most), measured_threads)
+    return found
+
+
+def measured_threads() -> int:
+    """Measure what is faster: one thread, or those that torch has."""
+    most = torch.get_num_threads()
+    return most if gain_of_threads(most) >= MIN_SPEEDUP else 1
 
 
 def threads_for_sampling(model: nn.Module) -> int | None:
     """The threads to sample with from a model, or None for those that torch has, as where the environment names a number."""
-    small = largest_matrix(model) < LARGE_FOR_SAMPLING
+    small = largest_matrix(model) < MIN_MATRIX_OF_SAMPLING
     return 1 if small and next(model.parameters()).device.type == "cpu" and not _are_given() else None
 
 

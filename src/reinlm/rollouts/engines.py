@@ -104,8 +104,14 @@ def ready_to_sample(engine: Engine, version: int) -> Iterator[None]:
     sleeps = engine.capabilities.sleeps
     if sleeps:
         engine.wake()
-    engine.update(None, version)
-    yield
+    try:
+        engine.update(None, version)
+        yield
+    except BaseException:
+        if sleeps:
+            with contextlib.suppress(Exception):  # what went wrong before says more
+                engine.sleep()
+        raise
     if sleeps:
         engine.sleep()
 

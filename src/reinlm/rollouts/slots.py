@@ -122,7 +122,7 @@ class Slots:
         """Of each row, its line of the shared table; -1 where its prompt is in its own row."""
         self._logits = torch.empty(0)
         self._sampling: RowSampling | None = None
-        self._members: Grid | None = None
+        self._members: PromptGroups | None = None
 
     @property
     def live(self) -> int:
@@ -242,7 +242,7 @@ class Slots:
         )
         if longest > self._own.columns:
             self._own.reserve(self.live, longest, self._most(), self._own.layers)
-        reading = Reading(self._own, self._shared, self._held, self._prefix, longest, self._grid())
+        reading = DecodeAttention(self._own, self._shared, self._held, self._prefix, longest, self._grid())
         hidden = self._forward(self._tokens, self._held + self._prefix, reading)
         self._logits = self._head(hidden)
         self._held = self._held + 1
@@ -293,10 +293,10 @@ class Slots:
         places = {old: new for new, old in enumerate(order)}
         self._prompt_of = [places.get(line, -1) for line in self._prompt_of]
 
-    def _grid(self) -> Grid | None:
+    def _grid(self) -> PromptGroups | None:
         """Which rows have which shared prompt; None where none has one. Made anew after rows came or went."""
         if self._members is None and self._prompts:
-            self._members = Grid.of(self._prompt_of, len(self._prompts), self._device)
+            self._members = PromptGroups.of(self._prompt_of, len(self._prompts), self._device)
         return self._members
 
     def _index(self, values: Sequence[int]) -> Tensor:
@@ -318,7 +318,7 @@ def _alone(prompt: ReadPrompt) -> ReadPrompt:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PromptGroups:
     """P shared prompts of at most M rows each."""
 
     rows: Tensor
@@ -330,7 +330,7 @@ class Grid:
     """[n, 1, 1, 1] whether a row has no shared prompt; None where all have one."""
 
     @classmethod
-    def of(cls, lines: Sequence[int], prompts: int, device: torch.device) -> Grid:
+    def of(cls, lines: Sequence[int], prompts: int, device: torch.device) -> PromptGroups:
         """From the line of each row, -1 for none."""
         members: list[list[int]] = [[] for _ in range(prompts)]
         for row, line in enumerate(lines):
@@ -359,7 +359,7 @@ class Grid:
         return found[self.places]
 
 
-class Reading:
+class DecodeAttention:
     """Attention of one step: every row's new token over its prompt and its own tokens; a `RowAttention`.
 
     Args:
@@ -368,7 +368,9 @@ class Reading:
         width: columns of the longest row, its new token included.
     """
 
-    def __init__(self, own: Table, shared: Table, held: Tensor, prefix: Tensor, width: int, grid: Grid | None) -> None:
+    def __init__(
+        self, own: Table, shared: Table, held: Tensor, prefix: Tensor, width: int, grid: PromptGroups | None
+    ) -> None:
         self._own, self._shared, self._grid = own, shared, grid
         self._held, self._prefix, self._width = held, prefix, width
         self._count = held.shape[0]

@@ -17,10 +17,10 @@ from reinlm.rollouts.protocol import Completion, Request, Sampling
 from reinlm.rollouts.sampling import noise_key
 from reinlm.rollouts.stops import StopTexts
 
-OLDEST = (0, 32)
+MIN_VERSION = (0, 32)
 """The first version of vLLM whose interface this is."""
-SEEDS = (1 << 63) - 1
-COLDEST = 0.01
+MAX_SEED = (1 << 63) - 1
+MIN_TEMPERATURE = 0.01
 """vLLM raises temperatures above 0 to this."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM reserves memory for."""
@@ -33,10 +33,10 @@ def prepared(
     if request.id in running:
         raise InputError(f"request {request.id!r} is in flight already", hint="give every request an id of its own")
     temperature = request.sampling.temperature
-    if 0 < temperature < COLDEST:
+    if 0 < temperature < MIN_TEMPERATURE:
         raise InputError(
-            f"temperature {temperature:g}: vLLM samples at 0 (greedy) or at {COLDEST} and more",
-            hint=f"set the temperature to 0 or at least {COLDEST}, or rollout.engine=in_process",
+            f"temperature {temperature:g}: vLLM samples at 0 (greedy) or at {MIN_TEMPERATURE} and more",
+            hint=f"set the temperature to 0 or at least {MIN_TEMPERATURE}, or rollout.engine=in_process",
         )
     check_prompt(request, context, vocabulary)
     check_ids(request, "stop token", request.sampling.stop_token_ids, vocabulary)
@@ -51,7 +51,7 @@ def sampling_params(answer: RunningAnswer) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
-        "seed": noise_key(request.seed, request.id) & SEEDS,
+        "seed": noise_key(request.seed, request.id) & MAX_SEED,
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
         "logprobs": 0,
@@ -74,7 +74,7 @@ def advance(answer: RunningAnswer, tokens: Sequence[int], logprobs: Sequence[flo
 
 PROBE = 4
 """Tokens of the prompt by which an engine is compared with the trainer, and twice as many of the answer."""
-APART = 0.5
+MAX_DIFFERENCE = 0.5
 """Nats that a token's log-probabilities may differ by on average there: bfloat16 is far closer, other weights are not."""
 
 
@@ -92,7 +92,7 @@ def check_agreement(policy: Policy, asked: Request, answer: Completion) -> None:
     assert scored is not None
     difference = scored.float().cpu().numpy() - answer.columns["rollout_logprobs"]
     apart = float(np.abs(difference).mean())
-    if not apart <= APART:
+    if not apart <= MAX_DIFFERENCE:
         raise InputError(
             f"vLLM's log-probabilities are {apart:.2g} away from the trainer's on average: it did not take the weights of "
             f"this {policy.model.config.model_type}, or computes it otherwise",
@@ -111,9 +111,10 @@ def lora_settings(rank: int) -> dict[str, Any]:
 def check_version(version: str) -> None:
     """Raises InputError for a vLLM that is too old; development builds without a number pass."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (0, 0) < (int(found[1]), int(found[2])) < OLDEST:
+    if found and (0, 0) < (int(found[1]), int(found[2])) < MIN_VERSION:
         raise InputError(
-            f"vLLM {version} is too old: {OLDEST[0]}.{OLDEST[1]} is the oldest that works", hint=install("vllm")
+            f"vLLM {version} is too old: {MIN_VERSION[0]}.{MIN_VERSION[1]} is the oldest that works",
+            hint=install("vllm"),
         )
 
 

@@ -31,9 +31,9 @@ from reinlm.rollouts.vllm_worker import adapter_of, base_weights, model_shape, p
 
 GENERATE = "/inference/v1/generate"
 """vLLM's endpoint for token ids in and out."""
-CONNECT = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection."""
-RELEASE = 30.0
+RELEASE_TIMEOUT = 30.0
 """Seconds to wait until requests that were cancelled have left."""
 
 
@@ -63,7 +63,7 @@ class VllmServerEngine:
         key = os.environ.get("VLLM_API_KEY")
         self._options: dict[str, Any] = {
             "base_url": self._url,
-            "timeout": httpx.Timeout(timeout, connect=CONNECT, pool=None),
+            "timeout": httpx.Timeout(timeout, connect=CONNECT_TIMEOUT, pool=None),
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "trust_env": False,
         }
@@ -216,7 +216,7 @@ class VllmServerEngine:
 
     def _empty_cache(self) -> None:
         """Drop keys and values of the weights before; requests that were cancelled a moment ago may hold some for a while."""
-        end = time.monotonic() + RELEASE
+        end = time.monotonic() + RELEASE_TIMEOUT
         while not self._post("/reset_prefix_cache")["success"]:
             if time.monotonic() >= end:
                 raise RunError(
@@ -233,7 +233,8 @@ class VllmServerEngine:
                 return str(self._post("/version", method="GET")["version"])
             except httpx.HTTPError as error:
                 if time.monotonic() >= end:
-                    hint = f"start one: {command_line('vllm-serve', 'MODEL')}; or wait for it: startup_timeout"
+                    start = command_line("vllm-serve", "MODEL")
+                    hint = f"start one: {start}; or wait longer for it: rollout.engine.vllm_server.startup_timeout"
                     raise InputError(f"no vLLM server at {self._url}: {_first(error)}", hint=hint) from error
             time.sleep(0.5)
 

@@ -15,7 +15,7 @@ from reinlm.models.modules import whole
 
 EXTENSION = "reinlm.rollouts.vllm_worker.WeightReceiver"
 """What vLLM is given as `worker_extension_cls`."""
-PIECE = 64 << 20
+CHUNK_BYTES = 64 << 20
 """Bytes of tensors that one call to a server carries, about; a larger tensor goes alone."""
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 """Entries of a model's configuration by which a server's model is compared with the trainer's."""
@@ -63,15 +63,18 @@ def base_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def adapter_of(model: Any) -> Adapter | None:
-    """The adapter "default" of a model of peft; None where there is none."""
+    """The active adapter of a model of peft; None where there is none."""
     if not hasattr(model, "peft_config"):
         return None
     from peft import get_peft_model_state_dict
 
-    config = model.peft_config["default"].to_dict()
+    name = model.active_adapter
+    config = model.peft_config[name].to_dict()
     modules = config["target_modules"]
     config["target_modules"] = modules if isinstance(modules, str) else sorted(modules)
-    weights = {name: whole(value.detach()) for name, value in get_peft_model_state_dict(model).items()}
+    weights = {
+        name: whole(value.detach()) for name, value in get_peft_model_state_dict(model, adapter_name=name).items()
+    }
     return Adapter({name: value for name, value in config.items() if _plain(value)}, weights)
 
 
@@ -80,14 +83,14 @@ def _plain(value: Any) -> bool:
 
 
 def packed(weights: Weights, dtype: torch.dtype) -> Iterator[str]:
-    """The weights as texts of about `PIECE` bytes each: safetensors in base64, floats cast to `dtype`."""
+    """The weights as texts of about `CHUNK_BYTES` bytes each: safetensors in base64, floats cast to `dtype`."""
     from safetensors.torch import save
 
     piece: dict[str, Tensor] = {}
     size = 0
     for name, value in weights.items():
         kept = value.to(dtype) if value.is_floating_point() else value
-        if piece and size + kept.nbytes > PIECE:
+        if piece and size + kept.nbytes > CHUNK_BYTES:
             yield base64.b64encode(save(piece)).decode("ascii")
             piece, size = {}, 0
         piece[name] = kept.cpu().clone(memory_format=torch.contiguous_format)

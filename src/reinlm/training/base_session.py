@@ -20,7 +20,7 @@ from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, TokenModel
 from reinlm.models.heads import unwrap
 from reinlm.places import checkpoint_note
-from reinlm.recipe import is_model_placeholder, read_run
+from reinlm.recipe import is_model_placeholder, read_run, resolved_of
 from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
 from reinlm.runs import Progress, RunFolder
@@ -203,12 +203,12 @@ class Session(ABC):
     def _choose_computing(self) -> Computing:
         """What computes the run: chosen now, or that of the run that is resumed."""
         if self.resumed:
-            begun = read_run(self.path).get("resolved") or {}
+            begun = resolved_of(read_run(self.path))
             found = Computing.as_begun(begun, self.policy.model, self.progress.say)
         else:
             found = Computing.chosen(self.policy.model)
-        if found.threads > 1:
-            self.progress.say(f"{found.threads} threads")
+        if (line := found.line(self.policy.model)) is not None:
+            self.progress.say(line)
         return found
 
     def _stated(self, prompts: RunPrompts, items: Any) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Session(ABC):
 
     def _files(self, files: Mapping[str, str]) -> dict[str, Any]:
         """The files of parts with their hashes, as they were when the run was begun."""
-        begun = (read_run(self.path).get("resolved") or {}).get("files") if self.resumed else None
+        begun = resolved_of(read_run(self.path)).get("files") if self.resumed else None
         found = {**files, **(begun or {})}
         return {"files": found} if found else {}
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from reinlm.errors import InputError
 from reinlm.models.matmul import MatmulBackend, fastest_backend, has_onednn, using_backend
-from reinlm.models.threads import threads_for, using_threads
+from reinlm.models.measured import measurements_file
+from reinlm.models.threads import MIN_MATRIX, largest_matrix, threads_for, using_threads
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Computing:
 
     @classmethod
     def chosen(cls, model: nn.Module, threads: int | None = None) -> Computing:
-        """What is fastest for a model on this machine at this moment; `threads` names their number."""
+        """What is fastest for a model on this machine, as it was measured once; `threads` names their number."""
         count = threads or threads_for(model)
         with using_threads(count):
             return cls(count, fastest_backend(model))
@@ -62,6 +63,16 @@ class Computing:
         """Compute so within the context."""
         with using_threads(self.threads), using_backend(self.matmul):
             yield
+
+    def line(self, model: nn.Module) -> str | None:
+        """For the console, where there was something to choose."""
+        most = torch.get_num_threads()
+        if most == 1 or largest_matrix(model) < MIN_MATRIX:
+            return None
+        if self.threads > 1:
+            return f"{self.threads} threads"
+        again = f"to measure it again, remove {measurements_file()}"
+        return f"1 thread: {most} were not faster when this machine was measured; {again}"
 
     def to_json(self) -> dict[str, Any]:
         """For `resolved` in config.yaml."""

@@ -36,7 +36,10 @@ def run_algorithm(config: RLConfig, composed: Algorithm | None = None) -> Algori
     if algorithm.ratio.against == "rollout" or "importance" in algorithm.advantage.needs:
         return algorithm
     given = config.algorithm if composed is None else None
-    if isinstance(given, Mapping) and "corrections" in given:
+    spelled_out = isinstance(given, Mapping) and {"advantage", "ratio", "gate", "aggregation", "kl"} <= given.keys()
+    if (
+        isinstance(given, Mapping) and "corrections" in given and not spelled_out
+    ):  # as a config.yaml spells out all choices
         raise InputError(
             f"rollout.async_level {config.rollout.async_level} samples from older weights, and algorithm.corrections is empty",
             hint="leave algorithm.corrections out for truncated, name one, or measure the ratio against the sampler: "

@@ -21,7 +21,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, LoopSettings, build_trackers, check_callbacks
 from reinlm.models import ModelConfig, Policy, load_policy
 from reinlm.models.saving import ADAPTER
-from reinlm.recipe import loaded_from
+from reinlm.recipe import loaded_from, resolved_of
 from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
@@ -179,7 +179,7 @@ def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resu
 
 def check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
     """Raises InputError where a resumed run would read other tokens than it did."""
-    saved = read_recipe(path / "config.yaml").get("resolved") or {}
+    saved = resolved_of(read_recipe(path / "config.yaml"))
     for name, value in resolved.items():
         if name in saved and saved[name] != value:
             changed = "; ".join(differences(saved[name], value, name))
@@ -191,7 +191,7 @@ def check_resolved(path: Path, resolved: Mapping[str, Any]) -> None:
 
 def changed_files(path: Path, files: Mapping[str, str]) -> list[str]:
     """A note where files of parts are others than those that a resumed run was begun with; `files` are those of now."""
-    begun = (read_recipe(path / "config.yaml").get("resolved") or {}).get("files") or {}
+    begun = resolved_of(read_recipe(path / "config.yaml")).get("files") or {}
     changed = [file for file, digest in begun.items() if files.get(file, digest) != digest]
     if not changed:
         return []

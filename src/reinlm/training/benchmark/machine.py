@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import resource
 import sys
 import time
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from reinlm.models.matmul import has_onednn, using_backend
 
 LARGEST = 16384
 """Rows and columns of the largest matrix product."""
@@ -37,17 +40,31 @@ class Machine:
 
 
 def measure_machine(device: torch.device, dtypes: Sequence[torch.dtype]) -> Machine:
-    """Measure a device, with torch's number of threads as it is."""
+    """Measure a device, with torch's number of threads as it is; once in a process."""
+    return _measure(device, tuple(dict.fromkeys(dtypes)), torch.get_num_threads())
+
+
+@functools.cache
+def _measure(device: torch.device, dtypes: tuple[torch.dtype, ...], threads: int) -> Machine:
     import platform
 
     cuda = device.type == "cuda"
     return Machine(
         device=device.type,
         name=torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
-        threads=torch.get_num_threads(),
-        flops={str(dtype).removeprefix("torch."): matmul_flops(device, dtype) for dtype in dict.fromkeys(dtypes)},
+        threads=threads,
+        flops={str(dtype).removeprefix("torch."): peak_flops(device, dtype) for dtype in dtypes},
         bandwidth=copy_bandwidth(device),
     )
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second of the fastest square matrix product, by whatever of this PyTorch computes it."""
+    found = matmul_flops(device, dtype)
+    if device.type != "cpu" or dtype != torch.float32 or not has_onednn():
+        return found
+    with using_backend("onednn"):
+        return max(found, matmul_flops(device, dtype))
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from reinlm.errors import InputError, RunError
 from reinlm.loop import BatchPrepared, Event, GroupScored, StepContext
 from reinlm.models import Policy, disable_dropout, load_policy
 from reinlm.models.loading import empty_model, model_device
-from reinlm.models.matmul import in_force
+from reinlm.models.matmul import current_backend
 from reinlm.models.modules import count_parameters
 from reinlm.models.threads import using_threads
 from reinlm.places import checkpoint_note
@@ -305,7 +305,7 @@ class _Steps:
             "dtype": str(model.dtype).removeprefix("torch."),
             "computed_in": str(self.computed).removeprefix("torch."),
             "packing": self.run.model.packing,
-            "matmul": in_force(),
+            "matmul": current_backend(),
             "algorithm": self.algorithm.name,
             "passes": self.run.updates.passes,
             "minibatches": self.run.updates.minibatches,
