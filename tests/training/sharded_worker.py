@@ -40,8 +40,9 @@ def groups(step: int) -> list[ScoredGroup]:
     for number, lengths in enumerate(STEPS[step]):
         task = Task(f"data[{number}]", "question")
         rollouts, events = [], []
+        prompt = rng.integers(1, 19, 3)
         for length in lengths:
-            ids = rng.integers(1, 19, 3 + length)
+            ids = np.concatenate([prompt, rng.integers(1, 19, length)])
             columns = {"rollout_logprobs": np.log(rng.uniform(0.1, 1, length)), "version": np.full(length, 2 * step)}
             turns = np.array([NO_TURN] * 3 + [0] * length)
             rollouts.append(Rollout(task, (Segment(ids, turns, columns),), "", True, False, "stop"))
@@ -83,9 +84,12 @@ class Watched(Learner):
 
 
 def build(name: str, ranks: int, found: dict[str, list[Any]]) -> Updater:
-    """Policy, reference and critic in float64, sharded where there are several ranks; `found` gets what is watched."""
+    """Policy, reference and critic in float64, on shared prefixes and with gradient checkpointing, sharded where there are
+    several ranks; `found` gets what is watched."""
     lm = tiny_model("qwen3", vocab_size=20, hidden_size=16, layers=2, heads=2, intermediate_size=32, context=64, seed=3)
-    policy = TokenModel(lm.double())
+    model: Any = lm.double()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    policy = TokenModel(model, packing="share")
     algorithm = named(name)
     loaded = load_policy((policy.lm, character_tokenizer("0123456789+=")))
     anchors = Anchors(algorithm, loaded, policy, config=ModelConfig(path="tiny"))
@@ -98,7 +102,7 @@ def build(name: str, ranks: int, found: dict[str, list[Any]]) -> Updater:
 
     def learner(model: TokenModel) -> Learner:
         optimizer = Optimizer(model.parameters(), settings, 6)
-        watched = Watched(model, optimizer, micro_batch_tokens=BUDGET, train_mode=False)
+        watched = Watched(model, optimizer, micro_batch_tokens=BUDGET)
         watched.found = found
         return watched
 

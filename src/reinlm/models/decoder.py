@@ -104,7 +104,7 @@ class _Rotary:
         if self._table is None or self._table[0].dtype != x.dtype:
             self._table = self._made(x, torch.arange(_POSITIONS))
         last = int(positions.max())
-        while (count := len(self._table[0])) <= last:  # in equal parts: last bits follow the number made at once
+        while (count := len(self._table[0])) <= last:  # in equal parts, whatever was asked for before
             part = self._made(x, torch.arange(count, count + _POSITIONS))
             self._table = torch.cat([self._table[0], part[0]]), torch.cat([self._table[1], part[1]])
         cos, sin = self._table
