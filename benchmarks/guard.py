@@ -24,6 +24,7 @@ import transformers
 
 import reinlm
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
+from reinlm.models.matmul import fastest_backend, using_backend
 
 FILE = Path(__file__).parent / "ratios.json"
 ALLOWED = 0.7
@@ -102,7 +103,7 @@ def generated(model: str, shape: dict[str, Any]) -> float:
     tokens, seconds = 0, 1.0
     for _ in range(2):  # the first is a warm-up
         started = time.perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), using_backend(fastest_backend(lm)):  # the products of both sides alike
             answers = lm.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),

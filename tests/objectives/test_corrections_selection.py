@@ -423,3 +423,36 @@ def test_kl_cov_takes_the_highest_first_and_fills_its_quota_from_ties() -> None:
     advantages = d([-3.0, 1.0, 2.0, 2.0, 0.0, 0.0])
     chosen = KLCov(fraction=0.5).select(logprobs, advantages, seed=0)
     assert chosen.tolist() == [True, False, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("correction", "by_sequence"),
+    [
+        (Truncated(cap=1.5), True),
+        (Truncated(cap=1.5, level="turn"), True),
+        (Truncated(cap=1.5, level="sequence"), True),
+        (Truncated(cap=1.5, level="episode"), False),
+        (Masked(0.5, 1.2), True),
+        (Masked(0.5, 1.2, level="sequence"), True),
+        (Masked(0.5, 1.2, level="episode"), False),
+        (GeometricFilter(0.8, 1.05), True),
+        (K3Filter(0.02), True),
+        (SelfNormalized(), False),
+    ],
+)
+def test_a_correction_by_sequence_weighs_each_sequence_as_alone_and_the_others_do_not(correction, by_sequence):
+    whole = Layout(  # an episode of two sequences, the first of two turns, and one of a single sequence
+        turn_of_token=torch.tensor([0, 0, 1, 2, 2, 3]),
+        sequence_of_turn=torch.tensor([0, 0, 1, 2]),
+        episode_of_sequence=torch.tensor([0, 0, 1]),
+        group_of_episode=torch.tensor([0, 1]),
+        groups=2,
+    )
+    log_rho, weights = d([0.3, -0.1, 0.2, -0.4, 0.05, 0.1]), d([1.0, 0.5, 2.0, 1.0, 1.5, 0.7])
+    together = correction(weights, log_rho, whole)
+    alone = []
+    for number in range(3):
+        layout, tokens = whole.select(torch.tensor([number]))
+        alone.append(correction(weights[tokens], log_rho[tokens], layout))
+    assert correction.by_sequence is by_sequence
+    assert torch.allclose(torch.cat(alone), together, rtol=1e-12) is by_sequence
