@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 import yaml
 from matrix_contexts import CONTEXTS
 from matrix_trials import FIXED, HIDDEN_HERE, PARTS_OF, VALUES
-from torch.overrides import TorchFunctionMode
 
 import reinlm
 import reinlm.rollouts.engines
@@ -203,22 +203,21 @@ def _passes() -> Iterator[collections.Counter[str]]:
     some are made without a layer, by the shape and type of their input and whether they keep a graph."""
     counted: collections.Counter[str] = collections.Counter()
 
-    class Linears(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            output = func(*args, **(kwargs or {}))
-            if func is torch.nn.functional.linear:
-                counted[f"product {tuple(args[0].shape)} {output.dtype} {output.requires_grad}"] += 1
-            return output
+    def linear(*args: Any, **kwargs: Any) -> Any:
+        output = product(*args, **kwargs)
+        counted[f"product {tuple(args[0].shape)} {output.dtype} {output.requires_grad}"] += 1
+        return output
 
     def count(module: Any, inputs: Any, output: Any) -> None:
         if isinstance(module, torch.nn.Linear):
             counted[f"{tuple(inputs[0].shape)} {output.dtype} {output.requires_grad}"] += 1
 
     handle = torch.nn.modules.module.register_module_forward_hook(count)
+    product, torch.nn.functional.linear = torch.nn.functional.linear, linear
     try:
-        with Linears():
-            yield counted
+        yield counted
     finally:
+        torch.nn.functional.linear = product
         handle.remove()
 
 
@@ -306,6 +305,7 @@ def measure(verb: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str
         if name.startswith("trackio.") and hasattr(module, "TRACKIO_DIR"):
             patch.setattr(module, "TRACKIO_DIR", folder / STORE)
     patch.setitem(PARTS, "engine", dict(PARTS["engine"]))  # those of the folder's files end with the trials
+    patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests hold the shapes
     matrix = Matrix(folder)
     found = {key.key: matrix.trial(verb, key) for key in keys_of(verb)}
     return {key: f"{HIDDEN}{HIDDEN_HERE[key]}" if _hidden(key, text) else text for key, text in found.items()}
