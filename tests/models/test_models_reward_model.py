@@ -32,8 +32,8 @@ STARTS = [3, 3, 3, 1]
 
 def tiny_policy(family: Any = "qwen3") -> Policy:
     tokenizer = character_tokenizer("0123456789+=")
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "context": 16}
-    return load_policy((tiny_model(family, vocab_size=len(tokenizer), **shape), tokenizer))
+    made = tiny_model(family, vocab_size=len(tokenizer), hidden_size=16, layers=1, heads=2, context=16)
+    return load_policy((made, tokenizer))
 
 
 def base(folder: Path, family: str = "qwen3") -> ModelConfig:
@@ -215,8 +215,15 @@ def test_a_reward_model_whose_heads_or_settings_are_lost_is_refused(tmp_path: Pa
 def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
     from transformers import BertConfig, BertForSequenceClassification
 
-    shape: Any = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "initializer_range": 1.0}
-    BertForSequenceClassification(BertConfig(vocab_size=14, num_labels=1, **shape)).save_pretrained(tmp_path)
+    shape: Any = {
+        "vocab_size": 14,
+        "num_labels": 1,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "initializer_range": 1.0,
+    }
+    BertForSequenceClassification(BertConfig(**shape)).save_pretrained(tmp_path)
     tiny_policy().tokenizer.save_pretrained(tmp_path)
     with pytest.raises(InputError, match="no linear head `score`"):
         load_reward_model(str(tmp_path))
