@@ -18,7 +18,7 @@ TRANSCRIPT = "\n\nHuman: 12+30=\n\nAssistant: 42 it is.\n\nHuman: Sure?\n\nAssis
 HH = {"chosen": f"{TRANSCRIPT} Sure as can be.", "rejected": f"{TRANSCRIPT} Sure as night."}
 
 
-def load(rows, tokenizer=PLAIN, max_tokens=None, **options) -> Judged:
+def load(rows, tokenizer=PLAIN, max_tokens=None, **options):
     return load_judged(JudgedDataConfig(path=rows, **options), tokenizer, max_tokens=max_tokens)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from reinlm.batches import TokenBatch, example_batch
 from reinlm.data.batching import Plan, usable
 from reinlm.data.columns import require_column
 from reinlm.data.config import JudgedDataConfig
@@ -31,6 +30,8 @@ from reinlm.records import Array, Content
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from reinlm.batches import TokenBatch
 
 STEP_END = "\n"
 """Ends each of the steps of a labelled answer."""
@@ -140,6 +141,8 @@ class Judged:
 
     def batch(self, units: Sequence[int]) -> TokenBatch:
         """The sequences of those units, each unit a group; only the tokens of answers are scored."""
+        from reinlm.batches import example_batch  # it loads torch
+
         part = self.take(units)
         return example_batch(part.examples.token_ids, part.examples.trained, part.examples.offsets, part.unit)
 
