@@ -99,7 +99,11 @@ MISTAKES = [
     ("rl -m model -d no/train.csv -r math", "no such file: no/train.csv", "there is no folder no either"),
     ("rl -m model -d runs/train -r math", "no such file: runs/train", None),
     ("rl -m model -d nobody/nothing -r math", "data 'nobody/nothing' are neither a file here", "check the name"),
-    ("rl -m model -d train.jsonl -r math -a dpo", "algorithm 'dpo' learns from judged answers", "reinlm dpo --algorithm dpo"),
+    (
+        "rl -m model -d train.jsonl -r math -a dpo",
+        "algorithm 'dpo' learns from judged answers",
+        "reinlm dpo --algorithm dpo",
+    ),
     ("rl -m model -d train.jsonl -r math -a gropo", "unknown algorithm 'gropo'", "did you mean 'grpo'?"),
     ("rl -m model -d train.jsonl -r MAHT", "reward.functions: unknown reward 'MAHT'", "did you mean 'math'?"),
     ("algorithms KTO", "algorithm 'KTO' learns from judged answers", "dpo --algorithm kto"),
