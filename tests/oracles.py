@@ -48,6 +48,8 @@ RECIPES = {
     "sapo": Recipe(gate="soft", weights="sequence"),
     "cispo": Recipe(gate="weight"),
     "distill": Recipe(gate="none"),
+    "raft_pp": Recipe(),
+    "reinforce_rej": Recipe(),
     "scaling_grpo": Recipe(weights="sequence", kl="k3_unbiased", beta=0.001, threshold=0.1),
 }
 

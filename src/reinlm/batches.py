@@ -6,7 +6,7 @@ Shapes: S sequences of T tokens in all, of which N are scored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -243,20 +243,25 @@ def _outcome(events: Sequence[RewardEvent], name: str) -> float:
     return float("nan") if value is None else value
 
 
-def example_batch(token_ids: Array, trained: Array, offsets: Array) -> TokenBatch:
-    """Sequences with their own scored tokens, each a group of its own.
+def example_batch(token_ids: Array, trained: Array, offsets: Array, unit: Array | None = None) -> TokenBatch:
+    """Sequences with their own scored tokens, each a group of its own, or those of one unit a group.
 
     Args:
         token_ids: [T] sequence after sequence.
         trained: [T] bool, which tokens are scored; never the first of a sequence.
         offsets: [S + 1]: sequence i has the tokens from offsets[i] up to offsets[i + 1].
+        unit: [S] the group of each, numbered from 0 without a gap; None: each its own.
     """
     lengths = np.diff(offsets)
     places = np.flatnonzero(trained)
     owner = np.repeat(np.arange(len(lengths)), lengths)[places]
+    layout = Layout.from_lengths(np.bincount(owner, minlength=len(lengths)).tolist())
+    if unit is not None:
+        groups = int(unit.max()) + 1 if len(unit) else 0
+        layout = replace(layout, group_of_episode=torch.tensor(unit, dtype=torch.long), groups=groups)
     return TokenBatch(
         token_ids=torch.tensor(token_ids, dtype=torch.int32),
         lengths=torch.from_numpy(lengths),
         positions=torch.from_numpy(places - np.asarray(offsets)[owner]),
-        layout=Layout.from_lengths(np.bincount(owner, minlength=len(lengths)).tolist()),
+        layout=layout,
     )

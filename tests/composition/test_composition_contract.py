@@ -27,6 +27,7 @@ from reinlm.objectives import (
     CHOICES,
     GAE,
     KL,
+    AcceptAbove,
     Clip,
     ConstantBudget,
     Critic,
@@ -121,6 +122,10 @@ SPELLED = {
         filters=(MixedOutcomes(),),
         shapers=(SoftOverlong(),),
     ),
+    "raft_pp": Algorithm("raft_pp", AcceptAbove(0.5), TOKEN, Clip(0.2, 0.2), token_mean),
+    "reinforce_rej": Algorithm(
+        "reinforce_rej", Returns(1.0), TOKEN, Clip(0.2, 0.2), token_mean, filters=(MixedOutcomes(),)
+    ),
     "scaling_grpo": Algorithm(
         "scaling_grpo",
         GroupCenter(),
@@ -146,7 +151,7 @@ def test_every_rung_makes_the_updates_that_its_paper_makes():
     }
     several = {"ppo": (4, 1), "ppo_penalty": (4, 1), "reinforce_pp": (4, 1), "dr_grpo": (1, 8), "gmpo": (1, 8)}
     several |= {"dapo": (1, 16), "cispo": (1, 16), "gspo": (1, 4), "gspo_token": (1, 4), "sapo": (1, 4)}
-    several |= {"scaling_grpo": (1, 4)}  # its paper says several
+    several |= {"raft_pp": (1, 4), "reinforce_rej": (1, 4), "scaling_grpo": (1, 4)}  # its paper says several
     assert {name: each for name, each in made.items() if each != (1, 1)} == several
     assert algorithm("dapo", gate="clip").updates == Updates(1, 16)
     for wrong in ({"passes": 0}, {"minibatches": 0}):

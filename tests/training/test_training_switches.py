@@ -372,7 +372,21 @@ def test_a_critic_with_other_tokens_and_a_moving_adapter_are_refused(tmp_path: P
         reinlm.rl(recipe=recipe, output=tmp_path / "lora", quiet=True)
 
 
-@pytest.mark.parametrize("name", ["reinforce", "rloo", "reinforce_pp", "ppo", "dr_grpo", "gspo_token", "sapo", "cispo"])
+RUNGS = (
+    "reinforce",
+    "rloo",
+    "reinforce_pp",
+    "ppo",
+    "dr_grpo",
+    "gspo_token",
+    "sapo",
+    "cispo",
+    "raft_pp",
+    "reinforce_rej",
+)
+
+
+@pytest.mark.parametrize("name", RUNGS)
 def test_every_rung_trains_and_moves_the_policy(name: str) -> None:
     policy = tiny_policy()
     before = weights(policy.model)

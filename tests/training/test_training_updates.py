@@ -37,6 +37,8 @@ PAPERS = {
     "gspo_token": (1, 4),
     "gmpo": (1, 8),
     "sapo": (1, 4),
+    "raft_pp": (1, 4),
+    "reinforce_rej": (1, 4),
     "scaling_grpo": (1, 4),  # several, without a number: as GSPO
 }
 """Passes and minibatches, where a batch has groups enough."""

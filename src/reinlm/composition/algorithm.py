@@ -162,8 +162,9 @@ class Algorithm(Composition):
         )
 
     def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
-        """[E] bool: the episodes in the loss: those with a reward and, with `overlong` filtering, not truncated."""
-        kept = ~feedback.effective_rewards.isnan()
+        """[E] bool: the episodes in the loss: those with a reward that the advantage accepts and, with `overlong` filtering, not
+        truncated."""
+        kept = ~feedback.effective_rewards.isnan() & self.advantage.trained(feedback)
         if self.overlong != KEEP and feedback.truncated is not None:
             kept = kept & ~feedback.truncated
         return kept

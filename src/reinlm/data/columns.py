@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -10,14 +11,25 @@ from reinlm.data.rows import BadRow, Row, listed
 from reinlm.errors import InputError, nearest
 from reinlm.records import Content, Message
 
-Kind = Literal["any", "prompt", "example", "pair"]
-"""The use of a row: any, a prompt to sample from, an SFT example, or a preference pair."""
+Kind = Literal["any", "prompt", "example", "pair", "judged", "rated"]
+"""The use of a row: any, a prompt to sample from, an SFT example, a preference pair, judged answers of any layout, or an answer
+whose ratings stand in columns that the user names."""
 
 CONVENTIONS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "any": (),
     "prompt": (("prompt",), ("messages",)),
     "example": (("prompt", "completion"), ("messages",), ("text",)),
     "pair": (("prompt", "chosen", "rejected"),),
+    "judged": (
+        ("prompt", "chosen", "rejected"),
+        ("chosen", "rejected"),
+        ("prompt", "answers"),
+        ("prompt", "completions", "labels"),
+        ("prompt", "completion", "label"),
+        ("prompt", "completion", "ratings"),
+        ("prompt", "completion", "rating"),
+    ),
+    "rated": (("prompt", "completion"),),
 }
 """The columns that each kind needs; the first alternative that the data have is used."""
 
@@ -25,8 +37,13 @@ KNOWN_LAYOUTS: tuple[dict[str, str], ...] = (
     {"prompt": "question", "completion": "answer"},  # GSM8K
     {"prompt": "problem", "completion": "solution"},  # MATH
     {"prompt": "problem", "completion": "answer"},
+    {"prompt": "question", "chosen": "chosen", "rejected": "rejected"},  # Orca DPO pairs
+    {"prompt": "question", "chosen": "response_j", "rejected": "response_k"},  # Stack Exchange, paired
 )
 """Column names of well-known data sets, mapped automatically if the data have no prompt, messages or text."""
+
+JUDGEMENTS = ("label", "labels", "rating", "ratings")
+"""Columns that say how good an answer is; they are read with the answers."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -175,6 +192,39 @@ def content_column(row: Row, name: str) -> Content:
     return text_column(row, name)
 
 
+def contents_column(row: Row, name: str) -> tuple[Content, ...]:
+    """The answers in a column, each a text or chat messages. Raises BadRow where it holds anything else, or nothing."""
+    value = row.columns.get(name)
+    if value is None:
+        raise missing(row, name)
+    if not isinstance(value, list | tuple):
+        raise BadRow(row.where, f"column {name!r} is not a list of answers", f" but {type(value).__name__}")
+    if not value:
+        raise BadRow(row.where, f"column {name!r} is empty")
+    return tuple(content_column(Row(row.where, {name: item}), name) for item in value)
+
+
+def number_column(row: Row, name: str) -> float:
+    """The number in a column. Raises BadRow where it is missing, mistyped, or not finite."""
+    value = row.columns.get(name)
+    if value is None:
+        raise missing(row, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRow(row.where, f"column {name!r} is not a number", f" but {type(value).__name__}")
+    if not math.isfinite(value):
+        raise BadRow(row.where, f"column {name!r} is not finite", f": {value}")
+    return float(value)
+
+
+def truth(row: Row, name: str, value: Any) -> bool:
+    """A judgement of yes or no: true, false, 1 or 0. Raises BadRow for anything else."""
+    if value is None:
+        raise missing(row, name)
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
+        raise BadRow(row.where, f"column {name!r} is neither true nor false", f" but {value!r}")
+    return bool(value)
+
+
 def messages_column(row: Row, name: str) -> tuple[Message, ...]:
     """The chat messages in a column. Raises BadRow where it holds anything else."""
     value = row.columns.get(name)
@@ -192,7 +242,9 @@ def check_row(row: Row, names: Sequence[str]) -> None:
             messages_column(row, name)
         elif name == "text":
             text_column(row, name)
-        else:
+        elif name in ("answers", "completions"):
+            contents_column(row, name)
+        elif name not in JUDGEMENTS:
             content_column(row, name)
 
 

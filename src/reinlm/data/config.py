@@ -139,3 +139,17 @@ class DataConfig(Config):
         """The options set that only chats can follow."""
         options: dict[str, Any] = {"system_prompt": None, "chat_template_kwargs": {}, "renderer": "template"}
         return [name for name, unset in options.items() if getattr(self, name) != unset]
+
+
+class JudgedDataConfig(DataConfig):
+    """Judged answers and how to read them: pairs, rankings, labels, ratings or labelled steps.
+
+    Example:
+        JudgedDataConfig(path="pairs.jsonl", slices=["domain"], min_margin=0.5)
+    """
+
+    ratings: list[str] | None = None
+    """Columns of numbers that rate `completion`, one for each criterion: `[helpfulness, correctness]`. Null: the column
+    `ratings`, a mapping of criteria to numbers, or `rating`."""
+    slices: list[str] = Field(default_factory=list)
+    """Columns by whose values metrics are also reported: `[domain, annotator]`."""

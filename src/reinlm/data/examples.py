@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, overload
 
@@ -111,8 +111,12 @@ class Examples(Sequence[Example]):
         return Examples(ids, self.token_ids[tokens], self.trained[tokens], offsets, self.skipped)
 
 
-class _Piece(NamedTuple):
-    """An example before it is copied into the arrays."""
+class Piece(NamedTuple):
+    """An example before it is copied into the arrays.
+
+    Example:
+        Piece("train.jsonl:1", [5, 6, 9, 1], b"\0\0\1\1")
+    """
 
     id: str
     token_ids: TokenIds
@@ -147,7 +151,7 @@ def load_examples(
     rows, names, bad_rows, shaper, renderer = prepare_rows(config, "example", tokenizer, found)
     config, source = shaper.config, source_name(config.path)
     plans = (_examples_plan(row, names, shaper, renderer) for row in rows)
-    examples = _columns(usable(rows, plans, renderer.encode, bad_rows))
+    examples = columns_of(usable(rows, plans, renderer.encode, bad_rows))
     bad_rows.require_some(examples, source)
     skipped = dict(bad_rows.counts)
     if max_tokens is not None:
@@ -159,7 +163,8 @@ def load_examples(
     return replace(examples, skipped=skipped)
 
 
-def _columns(found: Iterator[list[_Piece]]) -> Examples:
+def columns_of(found: Iterable[Sequence[Piece]]) -> Examples:
+    """The examples of all rows in flat arrays, in their order."""
     ids: list[str] = []
     token_ids, trained, offsets = array("i"), bytearray(), array("q", [0])
     for pieces in found:
@@ -173,12 +178,12 @@ def _columns(found: Iterator[list[_Piece]]) -> Examples:
     return Examples(ids, np.array(token_ids, np.int32), flags, np.array(offsets, np.int64))
 
 
-def _examples_plan(row: Row, names: tuple[str, ...], shaper: PromptShaper, renderer: Renderer) -> Plan[list[_Piece]]:
+def _examples_plan(row: Row, names: tuple[str, ...], shaper: PromptShaper, renderer: Renderer) -> Plan[list[Piece]]:
     if names == ("text",):
         return [(yield from _text_plan(row, shaper, renderer))]
     if names == ("messages",):
         chat = shaper.chat(row, messages_column(row, "messages"))
-        return (yield from _chat_plan(row.where, chat, 0, renderer))
+        return (yield from chat_plan(row.where, chat, 0, renderer))
     completion = content_column(row, "completion")
     prompt = shaper.shape(row, content_column(row, "prompt"), as_chat=not isinstance(completion, str))
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -187,12 +192,12 @@ def _examples_plan(row: Row, names: tuple[str, ...], shaper: PromptShaper, rende
             raise BadRow(row.where, "column 'prompt' has no tokens", hint=UNKNOWN_CHARACTERS)
         if len(after) < 2:
             raise BadRow(row.where, "column 'completion' has no tokens", hint=UNKNOWN_CHARACTERS)
-        return [_piece(row.where, before, after)]
+        return [piece(row.where, before, after)]
     answer = ({"role": "assistant", "content": completion},) if isinstance(completion, str) else completion
-    return (yield from _chat_plan(row.where, (*prompt, *answer), len(prompt), renderer))
+    return (yield from chat_plan(row.where, (*prompt, *answer), len(prompt), renderer))
 
 
-def _text_plan(row: Row, shaper: PromptShaper, renderer: Renderer) -> Plan[_Piece]:
+def _text_plan(row: Row, shaper: PromptShaper, renderer: Renderer) -> Plan[Piece]:
     if shaper.template is not None or shaper.config.chat == "always":
         option = "prompt_template" if shaper.template is not None else "chat: always"
         raise InputError(f"{option} is set, but {row.where} is a whole text without a prompt", hint="take it out")
@@ -202,14 +207,15 @@ def _text_plan(row: Row, shaper: PromptShaper, renderer: Renderer) -> Plan[_Piec
     if len(ids) < front + 2:
         raise BadRow(row.where, "column 'text' has no tokens", hint=UNKNOWN_CHARACTERS)
     start = max(front, 1)
-    return _piece(row.where, ids[:start], ids[start:])
+    return piece(row.where, ids[:start], ids[start:])
 
 
-def _piece(where: str, before: TokenIds, answer: TokenIds) -> _Piece:
-    return _Piece(where, before + answer, bytes(len(before)) + b"\1" * len(answer))
+def piece(where: str, before: TokenIds, answer: TokenIds) -> Piece:
+    """An example whose tokens before the answer are not trained."""
+    return Piece(where, before + answer, bytes(len(before)) + b"\1" * len(answer))
 
 
-def _chat_plan(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> Plan[list[_Piece]]:
+def chat_plan(where: str, messages: tuple[Message, ...], first: int, renderer: Renderer) -> Plan[list[Piece]]:
     """One example for each part that the template does not rewrite; assistant messages from `first` on are trained."""
     turns = [index for index in range(first, len(messages)) if messages[index]["role"] == "assistant"]
     if not turns:
@@ -228,6 +234,6 @@ def _chat_plan(where: str, messages: tuple[Message, ...], first: int, renderer: 
         trained += bytes(len(before) - len(known)) + b"\1" * len(answer)
         known += before[len(known) :] + answer
     return [
-        _Piece(f"{where}#{number}" if number > 1 else where, ids, bytes(trained))
+        Piece(f"{where}#{number}" if number > 1 else where, ids, bytes(trained))
         for number, (ids, trained) in enumerate(stretches, start=1)
     ]

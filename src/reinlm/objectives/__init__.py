@@ -5,6 +5,7 @@ This package imports torch alone. Shapes: N tokens, T turns, S sequences, E epis
 
 from typing import Any
 
+from reinlm.objectives.acceptance import AcceptAbove, AcceptBest, best_of_group
 from reinlm.objectives.advantages import Advantage, Feedback
 from reinlm.objectives.aggregation import (
     Aggregation,
@@ -105,6 +106,8 @@ __all__ = [
     "GDPO",
     "KL",
     "LEVELS",
+    "AcceptAbove",
+    "AcceptBest",
     "Advantage",
     "Aggregation",
     "Clip",
@@ -167,6 +170,7 @@ __all__ = [
     "ZieglerRule",
     "adaptive_lambda",
     "admissible_rollouts",
+    "best_of_group",
     "choice",
     "clip_surrogate",
     "conjugate_gradient",

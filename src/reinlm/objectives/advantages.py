@@ -135,6 +135,10 @@ class Advantage:
     def __call__(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         raise NotImplementedError
 
+    def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
+        """[E] bool: the episodes that may be in the loss; all of them, but for rejection sampling."""
+        return torch.ones_like(feedback.effective_rewards, dtype=torch.bool)
+
     def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         """What a critic learns to predict. Raises ValueError for an advantage without one."""
         raise ValueError(f"{type(self).__name__} has no critic to teach")

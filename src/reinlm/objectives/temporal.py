@@ -300,6 +300,9 @@ class Whitened(Advantage):
         episodes = layout.mean(advantages, "episode")
         return layout.expand(episodes.masked_scatter(scored, whiten(episodes[scored], bessel=self.bessel)), "episode")
 
+    def trained(self, feedback: Feedback) -> Bool[Tensor, " episodes"]:
+        return self.advantage.trained(feedback)
+
     def targets(self, feedback: Feedback) -> Float[Tensor, " tokens"]:
         return self.advantage.targets(feedback)
 
