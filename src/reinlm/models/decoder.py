@@ -102,9 +102,7 @@ class LlamaForward:
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
-        for number, (layer, asked, own) in enumerate(
-            zip(backbone.layers, self._settings, self._prepared, strict=True)
-        ):
+        for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
             y = _rms_norm(layer.input_layernorm, x)
             heads = _heads(layer.self_attn, y, cos, sin) if own is None else own.heads(y, cos, sin)
             query, key, value = (z.transpose(0, 1)[None] for z in heads)
