@@ -110,7 +110,12 @@ def test_copies_of_matrices_are_made_for_each_batch_and_version_and_not_of_large
 ) -> None:
     made: list[Any] = []
     init = PreparedLayer.__init__
-    monkeypatch.setattr(PreparedLayer, "__init__", lambda self, layer: made.append(layer) or init(self, layer))
+
+    def counted(self: PreparedLayer, layer: Any) -> None:
+        made.append(layer)
+        init(self, layer)
+
+    monkeypatch.setattr(PreparedLayer, "__init__", counted)
     model = make_model(intermediate_size=512)
     layers = len(model.model.layers)
     engine = HFEngine(model, tokenizer, pad_id=PAD)

@@ -351,17 +351,14 @@ def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    if x.dtype == norm.weight.dtype and x.dtype in (torch.float32, torch.float64):
+        return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
     if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
         return norm(x)  # type: ignore[no-any-return]
-    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_wide(x.dtype))
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
     normal: Tensor = (x * scale).to(x.dtype).mul_(norm.weight)
     return normal
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype | None:
-    """The type of sums over numbers of half precision; None for their own."""
-    return torch.float32 if torch.finfo(dtype).bits < 32 else None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:

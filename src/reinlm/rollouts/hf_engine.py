@@ -258,6 +258,9 @@ class HFEngine:
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
-        autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
+        kind, dtype = self._device.type, self._autocast_dtype
+        autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if dtype is not None or torch.is_autocast_enabled(kind):  # also to turn off what the caller turned on
+            autocast = torch.autocast(kind, dtype, enabled=dtype is not None)
         with using_threads(self._threads), training_mode(self._model, False), torch.inference_mode(), autocast:
             yield
