@@ -233,9 +233,7 @@ class Evaluator:
         return metrics, samples
 
 
-def evaluation_sampling(
-    config: EvaluationConfig, stops: Sequence[int], rollout: SamplesAnswers
-) -> Sampling:
+def evaluation_sampling(config: EvaluationConfig, stops: Sequence[int], rollout: SamplesAnswers) -> Sampling:
     """How evaluation samples: its own temperature and truncation; stops, and in training the length, as `rollout` has them."""
     base = rollout.sampling(stops)
     return replace(
