@@ -9,6 +9,7 @@ from reinlm.models.modules import disable_dropout, training_mode
 from reinlm.models.packed import Packing, micro_batches
 from reinlm.models.prefix_sharing import micro_batches_sharing
 from reinlm.models.reference import Reference
+from reinlm.models.reward_model import RewardHeads, RewardModel, load_reward_model, new_reward_model
 from reinlm.models.saving import restore_policy, save_policy
 from reinlm.models.score import score
 from reinlm.models.tiny import character_tokenizer, tiny_model, train_tokenizer
@@ -25,15 +26,19 @@ __all__ = [
     "Packing",
     "Policy",
     "Reference",
+    "RewardHeads",
+    "RewardModel",
     "TokenModel",
     "ValueModel",
     "Want",
     "character_tokenizer",
     "disable_dropout",
     "load_policy",
+    "load_reward_model",
     "load_tokenizer",
     "micro_batches",
     "micro_batches_sharing",
+    "new_reward_model",
     "restore_policy",
     "same_model",
     "save_policy",

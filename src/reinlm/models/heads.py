@@ -74,10 +74,35 @@ def split_head(model: nn.Module) -> Split:
     return Split(backbone, head, _finishes[model])
 
 
+def split_backbone(model: nn.Module) -> Split:
+    """As `split_head`; of a model without a language head, such as a sequence classifier, the backbone and no head.
+
+    The first call runs it on seven tokens, and raises InputError where it looks ahead, as an encoder does.
+    """
+    lm = unwrap(model)
+    if lm.get_output_embeddings() is not None:
+        return split_head(model)
+    backbone = getattr(lm, lm.base_model_prefix, None)
+    if backbone is None:
+        raise InputError(f"{type(lm).__name__} has no backbone named {lm.base_model_prefix!r}")
+    split = Split(backbone, nn.Identity(), identity)
+    if model not in _finishes:
+        with quietly(model):
+            ids = probe(model)
+            whole, part = (backbone(input_ids=tokens)[0] for tokens in (ids, ids[:, :-2]))
+        if not close(whole[:, :-2], part, whole.dtype):
+            raise InputError(
+                f"{type(lm).__name__} looks ahead, and only decoders can be read at the last token of an answer",
+                hint="take a decoder, such as a reward model of Llama, Qwen or Mistral",
+            )
+        _finishes[model] = identity
+    return split
+
+
 def supports_packing(model: nn.Module) -> bool:
     """Whether sequences laid end to end in one row, with restarting positions, do not attend to each other. Tested once."""
     if model not in _packs:
-        _packs[model] = _try_packing(model, split_head(model))
+        _packs[model] = _try_packing(model, split_backbone(model))
     return _packs[model]
 
 
@@ -86,7 +111,7 @@ def supports_sharing(model: nn.Module) -> bool:
     if unwrap(model).config._attn_implementation != "sdpa":  # which may be changed at any time
         return False
     if model not in _shares:
-        _shares[model] = _try_sharing(model, split_head(model))
+        _shares[model] = _try_sharing(model, split_backbone(model))
     return _shares[model]
 
 

@@ -223,8 +223,30 @@ def _embedded(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _load_model(config: ModelConfig) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def load_classifier(config: ModelConfig, *, trained: bool = False) -> Policy:
+    """A model with a head of one label, for reward models: of a folder or name, as `load_policy` loads language models.
+
+    Args:
+        trained: the head is in the folder; else a language model will do, and the head is new.
+
+    Raises:
+        InputError: as `load_policy`; an architecture that transformers has no sequence classifier of.
+    """
+    if trained:
+        return _policy(_load_model(config, classifier=True), load_tokenizer(config), config.path)
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # it reports the missing head
+    try:
+        return _policy(_load_model(config, 1, classifier=True), load_tokenizer(config), config.path)
+    finally:
+        logging.set_verbosity(before)
+
+
+def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: bool = False) -> PreTrainedModel:
+    """`labels`: of a classifier, a new head with so many outputs; None: that of the folder."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     device = _device(config.device)
     _refuse_idle(config)
@@ -234,16 +256,20 @@ def _load_model(config: ModelConfig) -> PreTrainedModel:
     options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
+    if labels is not None:
+        options["num_labels"] = labels
+    kind = AutoModelForSequenceClassification if classifier else AutoModelForCausalLM
     try:
-        model, info = _call(AutoModelForCausalLM.from_pretrained, config, "model", **options)
+        model, info = _call(kind.from_pretrained, config, "model", **options)
     except InputError as error:
         if isinstance(error.__cause__, ImportError | ValueError) and "ttention" in error.message:
             raise InputError(f"model.attention {config.attention}: {error.message}", hint="leave it out") from error
         raise
     for problem in ("missing_keys", "mismatched_keys"):
-        if keys := sorted(info[problem], key=str):
-            kind = problem.split("_")[0]
-            raise InputError(f"{config.path}: {len(keys)} weights are {kind}, the first is {keys[0]}")
+        keys = sorted((key for key in info[problem] if labels is None or not str(key).startswith("score.")), key=str)
+        if keys:
+            what = problem.split("_")[0]
+            raise InputError(f"{config.path}: {len(keys)} weights are {what}, the first is {keys[0]}")
     model = model.to(device)
     if config.gradient_checkpointing:
         _checkpoint_layers(model)

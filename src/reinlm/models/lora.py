@@ -79,12 +79,14 @@ def adapted(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
         for name in config.target_modules:
             if name.rpartition(".")[2] not in known:
                 raise unknown("module in model.lora.target_modules", name, known)
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     adapter = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number scales
         lora_dropout=config.dropout,
         target_modules=config.target_modules,
-        task_type="CAUSAL_LM",
+        task_type=None if head is None else "CAUSAL_LM",
+        exclude_modules=["score"] if head is None else None,  # a classifier's head is trained whole
     )
     try:
         with warnings.catch_warnings():
@@ -92,8 +94,12 @@ def adapted(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
             made = peft.get_peft_model(model, adapter)
     except ValueError as error:
         raise InputError(f"model.lora.target_modules {config.target_modules!r}: {first_line(error)}") from error
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head.weight is embedding.weight and (hasattr(head, "base_layer") or hasattr(embedding, "base_layer")):
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()  # wrapped where they are adapted
+    if (
+        head is not None
+        and head.weight is embedding.weight
+        and (hasattr(head, "base_layer") or hasattr(embedding, "base_layer"))
+    ):
         raise InputError(
             f"model.lora.target_modules {config.target_modules!r} names a head or embedding that share their weights",
             hint="a merged model cannot hold such an adapter: name other modules, or use all-linear",

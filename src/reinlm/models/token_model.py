@@ -76,7 +76,8 @@ class Outputs:
     """Entropy in nats of the distribution at each scored token, at the same temperature."""
     likeliest: Bool[Tensor, " tokens"] | None = None
     """Whether each token had the highest probability. Computed together with the entropy."""
-    values: Float[Tensor, " tokens"] | None = None
+    values: Float[Tensor, " tokens *outputs"] | None = None
+    """[N], or [N, M] of a value head with M outputs."""
     full_kl: Mapping[str, Float[Tensor, " tokens"]] = field(default_factory=dict)
     """KL in nats over the whole vocabulary, at the same temperature, by the anchor's name."""
     hidden: Float[Tensor, " tokens hidden"] | None = None
@@ -121,7 +122,7 @@ class TokenModel(nn.Module):
 
     Args:
         lm: a Hugging Face causal language model (or a PEFT model around one), or with `value_head` a backbone alone.
-        value_head: maps hidden states [N, H] to values [N, 1].
+        value_head: maps hidden states [N, H] to values [N, 1], or several [N, M].
         packing: "pad" runs one row a sequence; "pack" one row with all sequences end to end, which pays with flash
             attention; "share" one row in which what sequences share at their beginning is computed once; "auto"
             the best that the model can take.
@@ -282,7 +283,7 @@ def _given(packing: Packing | Literal["auto"]) -> Packing:
     return packing
 
 
-def _values(value_head: nn.Module | None, hidden: Float[Tensor, " tokens hidden"]) -> Float[Tensor, " tokens"]:
+def _values(value_head: nn.Module | None, hidden: Float[Tensor, " tokens hidden"]) -> Float[Tensor, " tokens *outputs"]:
     if value_head is None:
         raise InputError("the model has no value head")
     values: Tensor = value_head(hidden.to(next(value_head.parameters()).dtype)).squeeze(-1)
