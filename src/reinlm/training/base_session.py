@@ -1,4 +1,4 @@
-"""What the trainers of sft and rl share: load data and models of a run, then run it stepwise or completely."""
+"""What the trainers of the verbs that train share: load data and models of a run, then run it stepwise or completely."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from reinlm.models.heads import unwrap
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run, resolved_of
 from reinlm.records import Task
-from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
+from reinlm.rollouts import EpisodeConfig
+from reinlm.rollouts.config import SamplesAnswers
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import silenced
 from reinlm.sources import Key
 from reinlm.training.computing import Computing
-from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.config import VerbConfig
 from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.in_force import given_lines, same_parts, settings_tree, source_files, spelled_out, value_sources
-from reinlm.training.inputs import RLInputs, SFTInputs
+from reinlm.training.inputs import Inputs
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.setup import (
@@ -82,7 +83,7 @@ class Session(ABC):
     """
 
     kind: str
-    config: SFTConfig | RLConfig
+    config: VerbConfig
     run: Any
     """What the loop drives."""
     algorithm: Algorithm | None = None
@@ -91,7 +92,7 @@ class Session(ABC):
 
     def __init__(
         self,
-        config: SFTConfig | RLConfig,
+        config: VerbConfig,
         *,
         model: Any = None,
         callbacks: Sequence[Callback] = (),
@@ -181,7 +182,7 @@ class Session(ABC):
         return {}
 
     @abstractmethod
-    def _read(self) -> SFTInputs | RLInputs:
+    def _read(self) -> Inputs:
         """Read and check what needs no model."""
 
     @abstractmethod
@@ -382,7 +383,7 @@ class Session(ABC):
         self,
         setup: EpisodeSetup,
         sets: Mapping[str, Sequence[Task]],
-        rollout: RolloutConfig | EvalRolloutConfig,
+        rollout: SamplesAnswers,
     ) -> Evaluator | None:
         if not sets:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -21,7 +21,7 @@ from reinlm.training.anchors import ReferenceConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig, over_policy_optimizer
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
-from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining
+from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining, TrainingConfig
 from reinlm.training.text import TextConfig
 
 DEFAULT_ALGORITHM = "grpo"
@@ -55,12 +55,15 @@ class ModelVerbConfig(ModelAndPartsConfig):
 
 
 class VerbConfig(ModelVerbConfig):
-    """What sft and rl share."""
+    """What the verbs that train share."""
 
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
+    if TYPE_CHECKING:  # each verb says what stands there
+        reward: RewardConfig | None
+        training: TrainingConfig
     resolved: dict[str, Any] = Field(default_factory=dict)
     """Written by a run: renderer, working directory etc. A resumed run compares it; it cannot be set."""
 
