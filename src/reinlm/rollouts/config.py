@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -200,6 +200,12 @@ class RolloutConfig(SamplingConfig, EpisodeConfig):
     def _divides(self) -> RolloutConfig:
         check_groups(self.batch_size, self.group_size)
         return self
+
+
+class SamplesAnswers(Protocol):
+    """A section `rollout` from which an evaluation takes stops and, where it says nothing itself, the length of answers."""
+
+    def sampling(self, stops: Sequence[int]) -> Sampling: ...
 
 
 def check_groups(batch_size: int, group_size: int) -> None:

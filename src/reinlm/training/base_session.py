@@ -1,4 +1,4 @@
-"""What the trainers of all verbs share: load data and models of a run, then run it stepwise or completely."""
+"""What the trainers of the verbs that train share: load data and models of a run, then run it stepwise or completely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from reinlm.models.heads import unwrap
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run, resolved_of
 from reinlm.records import Task
-from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig
+from reinlm.rollouts import EpisodeConfig
+from reinlm.rollouts.config import SamplesAnswers
 from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import silenced
 from reinlm.sources import Key
@@ -386,7 +387,7 @@ class Session(ABC):
         self,
         setup: EpisodeSetup,
         sets: Mapping[str, Sequence[Task]],
-        rollout: RolloutConfig | EvalRolloutConfig,
+        rollout: SamplesAnswers,
     ) -> Evaluator | None:
         if not sets:
             return None

@@ -21,11 +21,8 @@ from reinlm.training.anchors import ReferenceConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig, over_policy_optimizer
 from reinlm.training.evaluation import EvaluationConfig
 from reinlm.training.optimizer import OptimizerConfig
-from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining
+from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining, TrainingConfig
 from reinlm.training.text import TextConfig
-
-if TYPE_CHECKING:
-    from reinlm.training.sections import TrainingConfig
 
 DEFAULT_ALGORITHM = "grpo"
 
@@ -113,8 +110,10 @@ class RunVerbConfig(ModelAndPartsConfig):
 
 
 class VerbConfig(RunVerbConfig, ModelVerbConfig):
-    """What sft and rl share."""
+    """What the verbs that sample answers and train share."""
 
+    if TYPE_CHECKING:  # each verb says what stands there
+        reward: RewardConfig | None
     evaluation: EvaluationConfig = EvaluationConfig()
 
 

@@ -17,8 +17,8 @@ from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.rollouts import Engine, Episodes, EvalRolloutConfig, EventLoop, RolloutConfig, Sampling, sample_groups
-from reinlm.rollouts.config import check_greedy
+from reinlm.rollouts import Engine, Episodes, EventLoop, Sampling, sample_groups
+from reinlm.rollouts.config import SamplesAnswers, check_greedy
 from reinlm.rollouts.engines import ready_to_sample
 from reinlm.rollouts.groups import Sampled
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
@@ -233,9 +233,7 @@ class Evaluator:
         return metrics, samples
 
 
-def evaluation_sampling(
-    config: EvaluationConfig, stops: Sequence[int], rollout: RolloutConfig | EvalRolloutConfig
-) -> Sampling:
+def evaluation_sampling(config: EvaluationConfig, stops: Sequence[int], rollout: SamplesAnswers) -> Sampling:
     """How evaluation samples: its own temperature and truncation; stops, and in training the length, as `rollout` has them."""
     base = rollout.sampling(stops)
     return replace(
