@@ -32,7 +32,8 @@ def numbers(*values: float) -> Tensor:
 def ranking(*scores: float, **more: Tensor) -> Ranked:
     """One unit, the best answer first."""
     places = torch.arange(len(scores))
-    return Ranked(**{"scores": numbers(*scores), "unit": torch.zeros_like(places), "rank": places, **more})  # type: ignore[arg-type]
+    given = {"scores": numbers(*scores), "unit": torch.zeros_like(places), "rank": places}
+    return Ranked(**{**given, **more})
 
 
 @pytest.mark.parametrize(
