@@ -149,7 +149,9 @@ def algorithms_page() -> str:
     lines += ["", "Any choice can be replaced, from Python or in a recipe:", "", *_EXAMPLE]
     for card in ladder():
         lines += _section(algorithm_details(card.name))
-    return "\n".join([*lines, "", *choice_tables(), *_BESIDE]) + "\n"
+    from reinlm.algorithms.preference_cards import preference_sections
+
+    return "\n".join([*lines, *preference_sections(), "", *choice_tables(), *_BESIDE]) + "\n"
 
 
 _EXAMPLE = (
