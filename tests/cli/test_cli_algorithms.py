@@ -117,7 +117,7 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys, monkeypatch):
     _, out, _ = run(capsys, monkeypatch, "--page")
     assert out == algorithms_page()
     assert PAGE.read_text(encoding="utf-8") == out, "write it again: reinlm algorithms --page > docs/algorithms.md"
-    for formula in (card.formula for card in (*CARDS.values(), *PREFERENCE_CARDS.values())):
+    for formula in [c.formula for c in CARDS.values()] + [c.formula for c in PREFERENCE_CARDS.values()]:
         assert formula.count("{") == formula.count("}")
         assert formula in out
 
