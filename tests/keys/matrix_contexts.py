@@ -53,6 +53,16 @@ def _of_data(section: str, wrap: Any) -> dict[str, Tree]:
     }
 
 
+_PAIRS_EVAL: Tree = {"data": {"eval": {"path": "pairs.jsonl"}}}
+
+
+def _of_pairs(values: Tree) -> Tree:
+    """Values of a section of data with files of pairs in place of those of examples."""
+    path = values["path"]
+    names = {"bad.jsonl": "bad_pairs.jsonl", "long.jsonl": "long_pairs.jsonl", "saved": "saved_pairs"}
+    return {"path": names[path] if isinstance(path, str) else ["pairs.jsonl", "other_pairs.jsonl"]}
+
+
 def _advantage(name: str, base: str, **values: Any) -> Tree:
     return {"algorithm": {"base": base, "advantage": {name: values}}}
 
@@ -217,6 +227,26 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation": {"evaluation": _EVAL, "reward": GRADED},
         "optimizer.schedule": {"training": {"steps": 4}},
         "run.rollouts_max": {},
+        "max_tokens": {"data": {"on_long_prompt": "skip"}},
+    },
+    "reward": {
+        **_of_data("data", lambda values: {"data": _of_pairs(values)}),
+        "evaluation": {"evaluation": _PAIRS_EVAL},
+        "evaluation.data": {"evaluation": {"data": None}},
+        "evaluation.data.eval": {"evaluation": _PAIRS_EVAL},
+        **_of_data("evaluation.data.eval", lambda values: {"evaluation": {"data": {"eval": _of_pairs(values)}}}),
+        "evaluation.patience": {"evaluation": {"every": 1}, "training": {"steps": 4}},
+        "data.ratings": {"data": {"path": "rated_twice.jsonl"}},
+        "evaluation.data.eval.ratings": {
+            "data": {"path": "rated_twice.jsonl"},
+            "evaluation": {"data": {"eval": {"path": "rated_twice.jsonl"}}},
+        },
+        "optimizer.max_skipped": {"data": {"path": "far_pairs.jsonl"}},
+        "run.rollouts_max": {},
+        "loss.top": {"data": {"path": "ranked.jsonl"}},
+        "loss.tie": {"data": {"path": "tied.jsonl"}},
+        "head.spread_penalty": {"head": {"members": 3}},
+        "head.weights": {"data": {"path": "rated.jsonl"}},
         "max_tokens": {"data": {"on_long_prompt": "skip"}},
     },
     "eval": {

@@ -158,6 +158,40 @@ def steep() -> tuple[Any, Any]:
     return model, characters
 
 
+def _judged() -> dict[str, list[Any]]:
+    """Judged answers by file: pairs with margins and kinds, with ties, rankings and ratings."""
+    pairs = [
+        {
+            "prompt": row["prompt"],
+            "chosen": row["answer"],
+            "rejected": str((n * 7) % 10) + "9" * (n % 3),
+            "margin": 0.5 * (n % 3),
+            "kind": "ab"[n % 2],
+            "answer": row["answer"],
+        }
+        for n, row in enumerate(ROWS)
+    ]
+    ranked = [{"prompt": row["prompt"], "answers": [row["answer"], "9", "99"]} for row in ROWS]
+    rated: list[dict[str, Any]] = [
+        {"prompt": row["prompt"], "completion": row["answer"], "ratings": {"helpful": n % 4, "short": n % 3}}
+        for n, row in enumerate(ROWS)
+    ]
+    return {
+        "pairs": pairs,
+        "other_pairs": pairs[::-1],
+        "tied": [{**pair, "tie": n % 2 == 0} for n, pair in enumerate(pairs)],
+        "ranked": ranked,
+        "rated": rated,
+        "rated_twice": [
+            {"prompt": row["prompt"], "completion": row["completion"], "rating": n % 4, "good": n % 3}
+            for n, row in enumerate(rated)
+        ],
+        "far_pairs": [{**pair, "margin": 1e39} for pair in pairs],
+        "long_pairs": [*pairs, {**pairs[0], "prompt": "1" * 90}],
+        "bad_pairs": [*pairs, {}],
+    }
+
+
 def fill(folder: Path) -> Path:
     """The model and the data of all trials."""
     saved(folder / "model")
@@ -178,8 +212,12 @@ def fill(folder: Path) -> Path:
         "long": [*every, {**every[0], "prompt": "1" * 90}],
         "bad": [*every, {}],
     }
+    rows |= _judged()
     for name, lines in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list(rows["pairs"]), "test": datasets.Dataset.from_list(rows["pairs"][:4])}
+    ).save_to_disk(folder / "saved_pairs")
     datasets.DatasetDict(
         {"train": datasets.Dataset.from_list(every), "test": datasets.Dataset.from_list(every[:4])}
     ).save_to_disk(folder / "saved")
