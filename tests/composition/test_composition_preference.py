@@ -79,7 +79,8 @@ def test_a_loss_of_the_users_own_from_a_file(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.chdir(tmp_path)
     made = resolve_preference({"base": "dpo", "loss": "mine.py:Perceptron", "scale": 2.0})
-    pair = Pairs(*(torch.tensor([x]) for x in (-3.0, -2.0, -3.0, -3.0)), torch.tensor([1]), torch.tensor([1]))
+    same, length = torch.tensor([-3.0]), torch.tensor([1])
+    pair = Pairs(same, torch.tensor([-2.0]), same, same, length, length)
     assert made.loss(pair, {}).tolist() == [2.0]
     spec = preference_algorithm_spec(made)
     assert (spec["loss"], spec["scale"]) == ("mine.py:Perceptron", 2.0)

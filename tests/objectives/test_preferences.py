@@ -144,7 +144,8 @@ def test_the_gradient_of_each_loss_is_that_of_finite_differences() -> None:
         sums = [(-3.0 - torch.rand(3, generator=rng, dtype=torch.float64)).requires_grad_() for _ in range(2)]
 
         def value(chosen: torch.Tensor, rejected: torch.Tensor, loss: PairLoss = loss) -> torch.Tensor:
-            step = Pairs(chosen, rejected, *refs, *lengths, margin=torch.ones(3, dtype=torch.float64))
+            margin = torch.ones(3, dtype=torch.float64)
+            step = Pairs(chosen, rejected, refs[0], refs[1], lengths[0], lengths[1], margin)
             return loss(step, {"chosen_length": 3.0})
 
         assert torch.autograd.gradcheck(value, tuple(sums))
