@@ -9,6 +9,16 @@ from importlib import import_module
 from typing import Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, algorithm_name, ladder
+from reinlm.algorithms.preference import (
+    PREFERENCE_CARDS,
+    PREFERENCES,
+    PreferenceCard,
+    merge_preference_specs,
+    preference_algorithm,
+    preference_algorithm_spec,
+    preference_name,
+    resolve_preference,
+)
 from reinlm.composition import (
     Algorithm,
     AlgorithmState,
@@ -24,6 +34,7 @@ from reinlm.composition import (
     spell_changes,
 )
 from reinlm.composition import algorithm_spec as spec_of
+from reinlm.composition.preference import PreferenceAlgorithm
 from reinlm.errors import InputError
 from reinlm.renamed import renamed
 
@@ -109,6 +120,8 @@ for _module in pkgutil.iter_modules(__path__):  # importing the file of an algor
 __all__ = [
     "ALGORITHMS",
     "CARDS",
+    "PREFERENCES",
+    "PREFERENCE_CARDS",
     "Algorithm",
     "AlgorithmState",
     "Card",
@@ -116,6 +129,8 @@ __all__ = [
     "MissingEnd",
     "MixedOutcomes",
     "Objective",
+    "PreferenceAlgorithm",
+    "PreferenceCard",
     "Shaper",
     "SoftOverlong",
     "Updates",
@@ -123,8 +138,13 @@ __all__ = [
     "algorithm_name",
     "algorithm_spec",
     "ladder",
+    "merge_preference_specs",
     "merge_specs",
+    "preference_algorithm",
+    "preference_algorithm_spec",
+    "preference_name",
     "resolve",
+    "resolve_preference",
     "spell_changes",
 ]
 

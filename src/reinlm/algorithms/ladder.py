@@ -75,6 +75,9 @@ def algorithm_name(name: str) -> str:
     """
     known = find_name(name, ALGORITHMS)
     if known is None:
+        from reinlm.algorithms.preference import refuse_preference
+
+        refuse_preference(name)
         raise absent_algorithm(name) or unknown("algorithm", name, ALGORITHMS)
     return known
 
