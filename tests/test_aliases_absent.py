@@ -21,9 +21,7 @@ from reinlm.cli.app import ORDER
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (absent_verb("DPO"), "there is no command 'DPO': it learns from pairs of answers"),
         (absent_verb("serve"), "there is no command 'serve': this version serves no model"),
-        (absent_algorithm("or-po"), "there is no algorithm 'or-po': it learns from pairs of answers"),
     ],
 )
 def test_what_is_not_there_is_said_with_the_reason_however_it_is_spelt(error, message: str) -> None:

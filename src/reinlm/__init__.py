@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, bench, compare, create_model, evaluate, explain, generate, rl, sft
+    from reinlm.api import (
+        DPOTrainer,
+        RLTrainer,
+        SFTTrainer,
+        bench,
+        compare,
+        create_model,
+        dpo,
+        evaluate,
+        explain,
+        generate,
+        rl,
+        sft,
+    )
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -28,6 +41,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
+    "dpo": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "bench": "reinlm.api",
@@ -36,6 +50,7 @@ _WHERE = {
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
+    "DPOTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",
@@ -52,6 +67,7 @@ _WHERE = {
 __all__ = [
     "Algorithm",
     "Callback",
+    "DPOTrainer",
     "EarlyStopping",
     "InputError",
     "Metric",
@@ -65,6 +81,7 @@ __all__ = [
     "compare",
     "create_model",
     "declare_metrics",
+    "dpo",
     "evaluate",
     "explain",
     "generate",

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from reinlm.algorithms import Algorithm
-from reinlm.data import Examples, build_renderer
+from reinlm.data import Examples, Judged, build_renderer
 from reinlm.data.loading import row_order
 from reinlm.environments import MakeEnvironment
 from reinlm.errors import InputError
@@ -88,7 +88,7 @@ class Session(ABC):
     """What the loop drives."""
     algorithm: Algorithm | None = None
     samples = True
-    """Whether evaluation samples answers; otherwise it measures a loss."""
+    """Whether evaluation gives an accuracy, as of sampled answers; otherwise it measures a loss."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Session(ABC):
             self.progress.say(note)
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
-            self.rewards = open_rewards(config.reward, stack)
+            self.rewards = open_rewards(getattr(config, "reward", None), stack)
             policy = training_policy(config.model, model)
             self.config, prompts = settle_run(config, policy, inputs.found, inputs.held_out, inputs.text)
             self.policy: Policy = replace(policy, prompt_format=prompts.format)
@@ -143,7 +143,7 @@ class Session(ABC):
             if resume:
                 check_resolved(self.path, resolved)
             items: Any = load[0]
-            ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
+            ids = items.ids if isinstance(items, Examples | Judged) else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
             self._computing = self._choose_computing()
             with self._computing.in_force():
