@@ -121,10 +121,7 @@ def _another_algorithm(old: Any, new: Any) -> bool:
     """Whether a change of the algorithm names another one than the one that it changes."""
     if old is None or new is None:
         return False
-    from reinlm.algorithms import (
-        algorithm_name,
-        preference_name,
-    )  # it imports torch, which a wrong path is refused without
+    from reinlm.algorithms import algorithm_name, preference_name  # they import torch, which a wrong path needs not
 
     names = [spec.get("base") if isinstance(spec, Mapping) else spec for spec in (old, new)]
     judged = _of_judgements(old, new)

@@ -129,7 +129,7 @@ class Matrix:
 
     def _run(self, verb: str, tree: Mapping[str, Any]) -> Seen:
         if verb in ("rl", "sft", "dpo"):
-            train = {"rl": reinlm.rl, "sft": reinlm.sft, "dpo": reinlm.dpo}[verb]
+            train: Any = {"rl": reinlm.rl, "sft": reinlm.sft, "dpo": reinlm.dpo}[verb]
             result: Any = train(recipe=tree)
             return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":

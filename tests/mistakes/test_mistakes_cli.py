@@ -106,7 +106,7 @@ MISTAKES = [
     ),
     ("rl -m model -d train.jsonl -r math -a gropo", "unknown algorithm 'gropo'", "did you mean 'grpo'?"),
     ("rl -m model -d train.jsonl -r MAHT", "reward.functions: unknown reward 'MAHT'", "did you mean 'math'?"),
-    ("algorithms KTO", "algorithm 'KTO' learns from judged answers", "dpo --algorithm kto"),
+    ("kto -m model -d pairs.jsonl", "unknown command 'kto'", "dpo --algorithm kto"),
     ("algorithms a2c", "'a2c' is no algorithm of rl", "classical a2c --env CartPole-v1"),
     ("td --env FrozenLake-v1", "unknown command 'td'", "classical td --env FrozenLake-v1 --episodes 1000"),
     ("classical pop --env CartPole-v1 --steps 9", "unknown classical algorithm 'pop'", "did you mean 'ppo'?"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,13 +17,13 @@ NONE: dict[str, float] = {}
 def pairs(**changes: torch.Tensor | None) -> Pairs:
     """One pair: h = 1.5, of 5 and of 4 tokens."""
     given = {"chosen": -10.0, "rejected": -12.0, "ref_chosen": -11.0, "ref_rejected": -11.5}
-    made = {name: torch.tensor([value], dtype=torch.float64) for name, value in given.items()}
+    made: Any = {name: torch.tensor([value], dtype=torch.float64) for name, value in given.items()}
     return Pairs(**{**made, "chosen_length": torch.tensor([5]), "rejected_length": torch.tensor([4]), **changes})
 
 
 def labelled(**changes: torch.Tensor | None) -> Labelled:
     """The answers of the pair, one desirable and one not: a = 1 and -0.5."""
-    given = {
+    given: Any = {
         "logprobs": torch.tensor([-10.0, -12.0], dtype=torch.float64),
         "ref_logprobs": torch.tensor([-11.0, -11.5], dtype=torch.float64),
         "length": torch.tensor([5, 4]),
@@ -64,6 +66,7 @@ def test_the_gradient_of_dpo() -> None:
     given = torch.tensor([-10.0], dtype=torch.float64, requires_grad=True)
     loss = preference_algorithm("dpo").loss
     loss(pairs(chosen=given), NONE).sum().backward()
+    assert given.grad is not None
     assert given.grad.item() == pytest.approx(-0.0462570155, abs=1e-10)
 
 

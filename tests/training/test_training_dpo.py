@@ -39,14 +39,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def trainer(folder: Path, data: Any = ROWS, model: Any = None, **changes: Any) -> Any:
+def trainer(folder, data: Any = ROWS, model: Any = None, **changes):
     merged = {**SETTINGS, **changes}
     for name in ("training", "run", "optimizer"):
         merged[name] = {**SETTINGS[name], **changes.get(name, {})}
     return reinlm.DPOTrainer(tiny() if model is None else model, data, output=folder, **merged)
 
 
-def steps(folder: Path, data: Any = ROWS, count: int = 3, **changes: Any) -> list[dict[str, Any]]:
+def steps(folder, data=ROWS, count=3, **changes):
     with trainer(folder, data, **changes) as made:
         return [without_clocks(made.step()) for _ in range(count)]
 
@@ -102,7 +102,7 @@ def test_micro_batches_and_packing_change_nothing(name: str, changes: dict[str, 
 
 def test_a_ranking_is_all_its_pairs_which_share_its_weight(tmp_path: Path) -> None:
     with trainer(tmp_path / "run", RANKED) as made:
-        items = compared_of(made.run.data.judged.take([3, 5]), "pairs")
+        items: Any = compared_of(made.run.data.judged.take([3, 5]), "pairs")
         assert [*zip(items.first.tolist(), items.second.tolist(), strict=True)] == [
             (0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5),
         ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_pairs_are_two_labels_where_an_algorithm_takes_labels(tmp_path: Path) ->
 
 
 def test_the_reference_is_computed_once_and_kept_by_content(tmp_path: Path) -> None:
-    cache = {"training": {"reference_cache": str(tmp_path / "cache")}}
+    cache: Any = {"training": {"reference_cache": str(tmp_path / "cache")}}
     first = steps(tmp_path / "a", **cache, eval_data=ROWS[:4])
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
     assert len(files) == 2  # training data and held-out data
@@ -144,7 +144,7 @@ def test_the_reference_is_computed_once_and_kept_by_content(tmp_path: Path) -> N
 
 
 def test_a_cache_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    cache = {"training": {"reference_cache": str(tmp_path / "cache")}}
+    cache: Any = {"training": {"reference_cache": str(tmp_path / "cache")}}
     steps(tmp_path / "a", count=1, **cache)
     (file,) = (tmp_path / "cache").iterdir()
     for values in (np.zeros(3), np.zeros((2, 2), np.int64)):
@@ -305,7 +305,6 @@ def test_auc_and_intervals_are_those_worked_out_by_hand() -> None:
         (ROWS, {"algorithm": "grpo"}, "learns from rewards, not from judged answers"),
         (ROWS, {"algorithm": "simpo", "reference": "x"}, "reference has no effect: simpo reads no reference"),
         (ROWS, {"algorithm": "orpo", "training": {"reference_cache": "x"}}, "training.reference_cache has no effect"),
-        (ROWS, {"environment": "x"}, "environment has no effect"),
         (ROWS, {"run": {"rollouts_every": 3}}, "run.rollouts_every has no effect"),
         (
             [{key: value for key, value in row.items() if key != "margin"} for row in ROWS],

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any
 
-from reinlm.aliases.absent import absent_algorithm
 from reinlm.composition.preference import (
     KIND,
     PreferenceAlgorithm,
@@ -86,22 +85,31 @@ def preference_name(name: str) -> str:
     """
     from reinlm.algorithms.ladder import ALGORITHMS
 
-    known = find_name(name, PREFERENCES)
-    alias = None if known else find_name(name, ALIASES)
-    if known is None and alias is None:
-        online = find_name(name, ALGORITHMS)
-        if online is not None:
-            raise InputError(
-                f"algorithm {name!r} learns from rewards, not from judged answers",
-                hint=f"{command_line('rl', '--algorithm', online)}; of dpo: {', '.join(PREFERENCES)}",
-            )
-        raise absent_algorithm(name) or unknown("algorithm of dpo", name, PREFERENCES)
-    return known or ALIASES[str(alias)]
+    known = _known(name)
+    if known is not None:
+        return known
+    online = find_name(name, ALGORITHMS)
+    if online is not None:
+        raise InputError(
+            f"algorithm {name!r} learns from rewards, not from judged answers",
+            hint=f"{command_line('rl', '--algorithm', online)}; of dpo: {', '.join(PREFERENCES)}",
+        )
+    raise unknown("algorithm of dpo", name, PREFERENCES)
+
+
+def _known(name: str) -> str | None:
+    """The name of an algorithm of `dpo` as it is registered, or None."""
+    return find_name(name, PREFERENCES) or ALIASES.get(find_name(name, ALIASES) or "")
+
+
+def is_preference(name: str) -> bool:
+    """Whether a name is that of an algorithm of `dpo`; case, hyphens and underscores make no difference."""
+    return _known(name) is not None
 
 
 def refuse_preference(name: str) -> None:
     """Raise InputError for the name of an algorithm of `dpo` where one of `rl` is asked for."""
-    known = find_name(name, PREFERENCES) or ALIASES.get(find_name(name, ALIASES) or "")
+    known = _known(name)
     if known is not None:
         raise InputError(
             f"algorithm {name!r} learns from judged answers, not from rewards",

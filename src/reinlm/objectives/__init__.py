@@ -16,6 +16,14 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
+from reinlm.objectives.calibration import (
+    Reliability,
+    auc,
+    brier_score,
+    calibration_error,
+    pairwise_accuracy,
+    reliability,
+)
 from reinlm.objectives.coefficients import (
     Controller,
     EntropyBonus,
@@ -106,6 +114,15 @@ from reinlm.objectives.ratios import (
 )
 from reinlm.objectives.registry import CHOICES, choice, nested
 from reinlm.objectives.returns import gae, lambda_returns, n_step_returns, td_errors, vtrace
+from reinlm.objectives.reward_choices import (
+    BradleyTerry,
+    Davidson,
+    PlackettLuce,
+    Ranked,
+    RaoKupper,
+    Regression,
+    RewardLoss,
+)
 from reinlm.objectives.selection import ClipCov, KLCov, Selection, covariance
 from reinlm.objectives.shaping import missing_end_penalty, soft_overlong_penalty
 from reinlm.objectives.signals import Loss, Metrics, Signals
@@ -141,6 +158,7 @@ __all__ = [
     "Advantage",
     "Aggregation",
     "BCOPair",
+    "BradleyTerry",
     "Clip",
     "ClipCov",
     "ConservativeDPO",
@@ -150,6 +168,7 @@ __all__ = [
     "Counts",
     "Critic",
     "DPOWithSFT",
+    "Davidson",
     "EntropyBonus",
     "EntropyTerm",
     "Feedback",
@@ -186,11 +205,17 @@ __all__ = [
     "OffPolicyMask",
     "PairLoss",
     "Pairs",
+    "PlackettLuce",
     "PolicyDistribution",
     "PooledRatio",
     "PreferenceLoss",
+    "Ranked",
+    "RaoKupper",
     "Ratio",
+    "Regression",
+    "Reliability",
     "Returns",
+    "RewardLoss",
     "RobustDPO",
     "SLiC",
     "SchulmanRule",
@@ -213,7 +238,10 @@ __all__ = [
     "ZieglerRule",
     "adaptive_lambda",
     "admissible_rollouts",
+    "auc",
     "best_of_group",
+    "brier_score",
+    "calibration_error",
     "choice",
     "clip_surrogate",
     "conjugate_gradient",
@@ -244,9 +272,11 @@ __all__ = [
     "missing_end_penalty",
     "n_step_returns",
     "nested",
+    "pairwise_accuracy",
     "penalize",
     "process_advantages",
     "prompt_mean",
+    "reliability",
     "sequence_mean",
     "sequence_sum",
     "soft_gate",

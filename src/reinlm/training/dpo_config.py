@@ -13,7 +13,7 @@ from reinlm.data import JudgedDataConfig
 from reinlm.data.frames import is_rows
 from reinlm.schedules import Schedule
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig
-from reinlm.training.config import VerbConfig, as_section
+from reinlm.training.config import RunVerbConfig, as_section
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.sections import TrainingConfig
 
@@ -63,14 +63,14 @@ class DPOEvaluation(Config):
         return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
 
 
-class DPOConfig(VerbConfig):
+class DPOConfig(RunVerbConfig):
     """`reinlm dpo`: learn from judged answers without a reward model."""
 
     verb: ClassVar[str] = "dpo"
 
     data: JudgedDataConfig
     optimizer: DPOOptimizer = DPOOptimizer()
-    evaluation: DPOEvaluation = DPOEvaluation()  # type: ignore[assignment]  # it samples nothing
+    evaluation: DPOEvaluation = DPOEvaluation()
     algorithm: str | dict[str, Any] = DEFAULT_PREFERENCE
     """A name, or {base: name, …} with values of its loss replaced: {base: dpo, beta: 0.2}."""
     training: DPOTraining = DPOTraining()

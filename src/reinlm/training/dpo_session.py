@@ -156,8 +156,6 @@ def check_dpo(config: DPOConfig, algorithm: PreferenceAlgorithm) -> None:
                 f"{name}.ratings has no effect: dpo learns from pairs, rankings or labels",
                 hint="make pairs of the ratings, or train a reward model on them",
             )
-    if config.changed("environment"):
-        raise InputError("environment has no effect: dpo samples nothing", hint="leave environment out")
     for name in ("rollouts_every", "rollouts_max"):
         if config.run.changed(name) and config.run.rollouts_every:
             raise InputError(f"run.{name} has no effect: dpo has no rollouts to write", hint=f"leave run.{name} out")

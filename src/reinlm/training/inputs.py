@@ -13,7 +13,7 @@ from reinlm.models.loading import check_model_folder
 from reinlm.records import Task
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
-from reinlm.training.config import RLConfig, SFTConfig, VerbConfig
+from reinlm.training.config import RLConfig, RunVerbConfig, SFTConfig
 from reinlm.training.setup import check_stops, prompt_room
 
 
@@ -117,7 +117,7 @@ def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
         raise InputError(f"evaluation set {name!r}: {error.message}", hint=error.hint) from error
 
 
-def refuse_orders(config: VerbConfig) -> None:
+def refuse_orders(config: RunVerbConfig) -> None:
     """Raise InputError for an order of the rows of evaluation sets, which are read once each."""
     for name, data in config.evaluation.data.items():
         refuse_order(data, f"evaluation.data.{name}")
