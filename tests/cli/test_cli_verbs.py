@@ -21,7 +21,7 @@ from reinlm.runs import without_clocks
 
 pytestmark = pytest.mark.no_cover
 
-VERBS = ("quickstart", "create-model", "sft", "rl", "eval", "generate", "bench")
+VERBS = ("quickstart", "create-model", "sft", "reward", "rl", "eval", "generate", "bench")
 
 
 def records(folder: str) -> list[dict]:

@@ -91,7 +91,7 @@ def test_a_rule_about_content_is_learned_from_labels_a_tenth_of_which_is_wrong(t
     assert after["test/accuracy"] >= 0.85
     assert after["test/accuracy_low"] < after["test/accuracy"] < after["test/accuracy_high"]
     assert after["test/brier"] < 0.2 < result.summary["before"]["test/brier"]
-    assert after["test/slice_accuracy/kind=a"] != after["test/slice_accuracy/kind=b"]
+    assert after["test/accuracy/kind=a"] != after["test/accuracy/kind=b"]
     assert after["test/accuracy_shorter"] > 0.8
     assert after["test/accuracy_longer"] > 0.8
     model = load_reward_model(str(result.folder / "checkpoints/last"))

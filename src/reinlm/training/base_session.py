@@ -91,7 +91,7 @@ class Session(ABC):
     """What the loop drives."""
     algorithm: Algorithm | None = None
     samples = True
-    """Whether evaluation samples answers; otherwise it measures a loss."""
+    """Whether evaluation gives an accuracy, as of sampled answers; otherwise it measures a loss."""
 
     def __init__(
         self,

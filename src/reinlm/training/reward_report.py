@@ -57,7 +57,7 @@ def held_out_figures(
         for value in sorted(set(values.tolist())):
             members = torch.tensor(values == value)[cases.unit]
             if bool(members.any()):
-                found[f"slice_accuracy/{column}={value}"] = float(cases.right[members].mean())
+                found[f"accuracy/{column}={value}"] = float(cases.right[members].mean())
     return found
 
 

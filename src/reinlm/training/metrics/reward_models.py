@@ -90,13 +90,6 @@ METRICS = declare_metrics(
         for name, text in (("shorter", "shorter"), ("equal", "neither longer nor shorter"), ("longer", "longer"))
     ),
     Metric("eval/{set}/longer", "fraction", "held-out pairs whose better answer is the longer one", healthy="near 0.5"),
-    Metric(
-        "eval/{set}/slice_accuracy/{slice}",
-        "fraction",
-        "accuracy on the held-out judgements of one value of a column of `slices`",
-        healthy="as the accuracy of the whole set",
-        bad="low: this slice has few judgements, or others",
-    ),
     *(
         Metric(
             f"eval/{{set}}/gap_{name}",
