@@ -77,7 +77,13 @@ def demonstrations(count: int, seed: int) -> list[dict[str, str]]:
 def answers(model: Path, asked: Sequence[str], samples: int, seed: int) -> list[Sequence[str]]:
     """Answers of a model to prompts, sampled at temperature 1."""
     found = reinlm.generate(
-        str(model), prompts=list(asked), samples=samples, seed=seed, max_new_tokens=LONGEST + 1, temperature=1.0, quiet=True
+        str(model),
+        prompts=list(asked),
+        samples=samples,
+        seed=seed,
+        max_new_tokens=LONGEST + 1,
+        temperature=1.0,
+        quiet=True,
     )
     return [one.completions for one in found]
 
@@ -106,7 +112,16 @@ def prepare(folder: Path, seed: int) -> None:
     """The SFT model and the judged pairs of a seed."""
     folder.mkdir(parents=True)
     tokenizer = character_tokenizer(LETTERS + "=")
-    model = tiny_model("qwen3", vocab_size=len(tokenizer), hidden_size=64, layers=2, heads=4, intermediate_size=128, context=32, seed=seed)
+    model = tiny_model(
+        "qwen3",
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        layers=2,
+        heads=4,
+        intermediate_size=128,
+        context=32,
+        seed=seed,
+    )
     save_policy(load_policy((model, tokenizer)), folder / "model")
     write(folder / "held_out_text.jsonl", demonstrations(500, seed + 100))
     reinlm.sft(
@@ -137,7 +152,9 @@ def train(method: str, folder: Path, seed: int) -> Path:
             **common,
         )
     elif method in PREFERENCE:
-        reinlm.dpo(base, pairs, algorithm=method, training={"epochs": 2, "batch_size": 64}, **PREFERENCE[method], **common)
+        reinlm.dpo(
+            base, pairs, algorithm=method, training={"epochs": 2, "batch_size": 64}, **PREFERENCE[method], **common
+        )
     else:
         tasks = [{"prompt": prompt} for prompt in prompts(1000, seed + 4000)]
         reward = {"model": {"path": str(folder / "reward" / "checkpoints" / "best")}}
