@@ -12,8 +12,9 @@ of random letters:
 - a method wins on a held-out prompt where the rule prefers its answer to that of the SFT model, both sampled at temperature 1; a
   tie counts one half.
 
-Seconds are of the method alone; samples are answers that were drawn in it; memory is the most that its process held. `distinct` is
-the share of pairs of neighbouring letters that differ from all others in its answers, `text loss` the loss per token on held-out SFT text.
+Seconds are of the method alone on one thread, megabytes the most that its process held. `distinct` is the share of different
+ones among the pairs of neighbouring letters in its answers; `text_loss` the loss in nats a token on held-out SFT text (`sft` is
+that of the start).
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import reinlm
-from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
+from reinlm.models import character_tokenizer, load_policy, save_policy, score, tiny_model
 
 LETTERS = string.ascii_lowercase[:16]
 LONGEST = 10
 PAIRS, HELD_OUT, WRONG = 3000, 300, 0.1
 METHODS = ("dpo", "ipo", "kto", "simpo", "rft", "ppo", "grpo")
-LEAST = {"dpo": 0.65, "ipo": 0.65, "kto": 0.65, "simpo": 0.65, "rft": 0.65, "ppo": 0.75, "grpo": 0.75}
-"""The win rates that the methods have to reach, as shares."""
+BASE = Path("sft") / "checkpoints" / "last"
+LEAST = {"reward": 0.85, "dpo": 0.65, "ipo": 0.65, "kto": 0.65, "simpo": 0.65, "rft": 0.65, "ppo": 0.75, "grpo": 0.75}
+"""The accuracy of the reward model and the win rates that have to be reached; exit status 1 where one is not."""
 PREFERENCE: dict[str, dict[str, Any]] = {
     "dpo": {"optimizer": {"learning_rate": 5e-4}},
     "ipo": {"optimizer": {"learning_rate": 5e-4}},
@@ -133,14 +137,14 @@ def prepare(folder: Path, seed: int) -> None:
         seed=seed,
         quiet=True,
     )
-    base = folder / "sft" / "checkpoints" / "last"
+    base = folder / BASE
     write(folder / "pairs.jsonl", judged(base, PAIRS, seed + 1000, WRONG))
     write(folder / "held_out_pairs.jsonl", judged(base, 1000, seed + 2000, 0.0))
 
 
 def train(method: str, folder: Path, seed: int) -> Path:
     """Run one method; the folder of its model."""
-    base, pairs, output = str(folder / "sft" / "checkpoints" / "last"), str(folder / "pairs.jsonl"), folder / method
+    base, pairs, output = str(folder / BASE), str(folder / "pairs.jsonl"), folder / method
     common: dict[str, Any] = {"output": str(output), "seed": seed, "quiet": True}
     if method == "reward":
         reinlm.reward(
@@ -180,13 +184,10 @@ def measure(method: str, folder: Path, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {"seconds": time.perf_counter() - started}
     found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if method == "reward":
-        summary = json.loads((folder / "reward" / "summary.json").read_text())
-        return found | {"summary": summary}
+        after = json.loads((folder / "reward" / "summary.json").read_text())["after"]
+        return found | {name: after[f"eval/{name}"] for name in ("accuracy", "accuracy_shorter", "accuracy_longer")}
     asked = prompts(HELD_OUT, seed + 5000)
-    ours, theirs = (
-        [texts[0] for texts in answers(path, asked, 1, seed + 6000)]
-        for path in (model, folder / "sft" / "checkpoints" / "last")
-    )
+    ours, theirs = ([texts[0] for texts in answers(path, asked, 1, seed + 6000)] for path in (model, folder / BASE))
     wins = [(worth(a) > worth(b)) + 0.5 * (worth(a) == worth(b)) for a, b in zip(ours, theirs, strict=True)]
     bigrams = [text[place : place + 2] for text in ours for place in range(len(text) - 1)]
     found |= {
@@ -194,8 +195,22 @@ def measure(method: str, folder: Path, seed: int) -> dict[str, Any]:
         "length": statistics.fmean(map(len, ours)),
         "distinct": len(set(bigrams)) / max(1, len(bigrams)),
     }
-    rows = [json.loads(line) for line in (folder / "rft").glob("metrics.jsonl")] if method == "rft" else []
-    return found | {"rows": rows}
+    return found | {"text_loss": text_loss(model, folder / "held_out_text.jsonl")}
+
+
+def text_loss(model: Path, file: Path) -> float:
+    """Nats a token of the completions."""
+    policy = load_policy(str(model))
+    sequences, places = [], []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        prompt, completion = (
+            policy.tokenizer(row[name], add_special_tokens=False)["input_ids"] for name in ("prompt", "completion")
+        )
+        sequences.append([*prompt, *completion, policy.stops[0]])
+        places.append(list(range(len(prompt), len(sequences[-1]))))
+    with torch.no_grad():
+        return -float(score(policy.model, sequences, places).scored.mean())
 
 
 def main() -> None:
@@ -209,13 +224,23 @@ def main() -> None:
         seed, method = arguments.measure.split(":")
         print(json.dumps(measure(method, arguments.output, int(seed))))
         return
+    failed = []
     for seed in arguments.seeds:
         folder = arguments.output / str(seed)
         prepare(folder, seed)
+        print(
+            seed, "sft", json.dumps({"text_loss": text_loss(folder / BASE, folder / "held_out_text.jsonl")}), flush=True
+        )
         for method in ("reward", *arguments.only):
             command = [sys.executable, __file__, "--output", str(folder), "--measure", f"{seed}:{method}"]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            print(seed, method, done.stdout.strip().splitlines()[-1], flush=True)
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            line = done.stdout.strip().splitlines()[-1]
+            print(seed, method, line, flush=True)
+            rate = json.loads(line).get("win_rate", json.loads(line).get("accuracy"))
+            if rate < LEAST[method]:
+                failed.append(f"seed {seed}: {method} reaches {rate:.3f}, and has to reach {LEAST[method]}")
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=2 python benchmarks/speed_trl_judged.py                    # both works; an environment as for speed_trl.py
     OMP_NUM_THREADS=2 python benchmarks/speed_trl_judged.py --work dpo --micro-batch 8
 
-Both sides have the same random weights in the Qwen3 shape (3.2 M parameters, vocabulary 64), float32 and SDPA, the same 16 pairs a step,
-prompts of 128 tokens, answers of 32 to 512, and a learning rate that changes no weight. The reference's log-probabilities are computed
-before the first step on both sides. TRL's micro-batches are of 4 pairs, which was the fastest of 2, 4, 8 and 16; its optimizer is the
-fused AdamW; it logs nothing. Figures are medians of `--turns` turns (5), after two of each side that are not counted.
+Both sides have the same random weights in the Qwen3 shape (3.2 M parameters, vocabulary 64), float32 and SDPA, the same 16
+pairs a step, prompts of 128 tokens, answers of 32 to 512, and a learning rate that changes no weight. The reference's
+log-probabilities are computed before the first step on both sides. TRL's micro-batches are of 2 pairs, which was the fastest
+of 1, 2, 4, 8 and 16; its optimizer is the fused AdamW; it logs nothing. Figures are medians of `--turns` turns (5), after two
+of each side that are not counted.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def measure(work: str, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = pairs(PAIRS * (steps + 1), arguments.seed)
     model, tokenizer = random_model(RAGGED, arguments.seed), character_tokenizer(alphabet(RAGGED))
     make = reinlm.DPOTrainer if work == "dpo" else reinlm.RewardTrainer
-    with tempfile.TemporaryDirectory() as folder:
-        with make(
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        make(
             (copy.deepcopy(model), tokenizer),
             rows,
             training={"steps": steps + 1, "batch_size": PAIRS},  # the last step would save the model
@@ -98,11 +100,12 @@ def measure(work: str, arguments: argparse.Namespace) -> dict[str, Any]:
             seed=arguments.seed,
             output=str(Path(folder) / "run"),
             quiet=True,
-        ) as ours:
-            turns = Alternating(ours.step)
-            trainer = theirs(work, model, tokenizer, rows, folder, steps, arguments, turns)
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
+        ) as ours,
+    ):
+        turns = Alternating(ours.step)
+        trainer = theirs(work, model, tokenizer, rows, folder, steps, arguments, turns)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
     found = [statistics.median(side[arguments.warmup :]) for side in (turns.theirs, turns.ours)]
     return {
         "work": work,
@@ -159,7 +162,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--micro-batch", type=int, choices=(2, 4, 8, 16), default=4, help="pairs in one of TRL's")
+    parser.add_argument("--micro-batch", type=int, choices=(1, 2, 4, 8, 16), default=2, help="pairs in one of TRL's")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(arguments.threads)
