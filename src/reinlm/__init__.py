@@ -16,7 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, bench, compare, create_model, evaluate, explain, generate, rl, sft
+    from reinlm.api import (
+        DPOTrainer,
+        RewardTrainer,
+        RLTrainer,
+        SFTTrainer,
+        bench,
+        compare,
+        create_model,
+        dpo,
+        evaluate,
+        explain,
+        generate,
+        reward,
+        rl,
+        sft,
+    )
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -28,6 +43,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
+    "dpo": "reinlm.api",
+    "reward": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "bench": "reinlm.api",
@@ -36,6 +53,8 @@ _WHERE = {
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
+    "DPOTrainer": "reinlm.api",
+    "RewardTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",
@@ -52,10 +71,12 @@ _WHERE = {
 __all__ = [
     "Algorithm",
     "Callback",
+    "DPOTrainer",
     "EarlyStopping",
     "InputError",
     "Metric",
     "RLTrainer",
+    "RewardTrainer",
     "RunError",
     "SFTTrainer",
     "StepRewards",
@@ -65,10 +86,12 @@ __all__ = [
     "compare",
     "create_model",
     "declare_metrics",
+    "dpo",
     "evaluate",
     "explain",
     "generate",
     "load_policy",
+    "reward",
     "rl",
     "save_policy",
     "sft",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from reinlm.algorithms import Algorithm
+from reinlm.algorithms import Algorithm, PreferenceAlgorithm, preference_algorithm_spec, resolve_preference
 from reinlm.api.arguments import (
     KINDS,
     arguments,
@@ -23,7 +23,7 @@ from reinlm.api.arguments import (
     read_prompts,
     split_model_argument,
 )
-from reinlm.api.keywords import RLKeywords, SFTKeywords
+from reinlm.api.keywords import DPOKeywords, RewardKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
@@ -35,8 +35,12 @@ from reinlm.runs.progress import Progress, silenced
 from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.dpo_session import DPOSession, check_dpo
 from reinlm.training.in_force import explanation, settings_tree
 from reinlm.training.off_policy import run_algorithm
+from reinlm.training.reward_config import RewardModelConfig
+from reinlm.training.reward_session import RewardSession
 from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
@@ -117,6 +121,68 @@ class RLTrainer(RLSession):
             )
 
 
+class DPOTrainer(DPOSession):
+    """Learning from judged answers, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: as in `SFTTrainer`.
+        data: likewise, with prompt+chosen+rejected, prompt+answers, or prompt+completion+label; see `reinlm.data.load_judged`.
+        keywords: see `DPOKeywords`; any key of `DPOConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        trainer = reinlm.DPOTrainer("PATH_OR_NAME", "pairs.jsonl", algorithm="ipo", eval_data="test.jsonl")
+        trainer.train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[DPOKeywords]) -> None:
+        refuse_while_importing("reinlm.DPOTrainer")
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        given = sections.get("algorithm")
+        composed = given if isinstance(given, PreferenceAlgorithm) else None
+        if composed is not None:
+            sections["algorithm"] = preference_algorithm_spec(composed)
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(DPOConfig, tree, loaded, resume=options.get("resume")),
+                algorithm=composed,
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
+class RewardTrainer(RewardSession):
+    """A reward model of judged answers, ready to be trained: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: as in `SFTTrainer`: the language model whose backbone is taken; also a reward model to train on.
+        data: likewise, with prompt+chosen+rejected, prompt+answers, prompt+completion with label or ratings, or
+            prompt+completions+labels (steps); see `reinlm.data.load_judged`.
+        keywords: see `RewardKeywords`; any key of `RewardModelConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        trainer = reinlm.RewardTrainer("PATH_OR_NAME", "pairs.jsonl", eval_data="test.jsonl", head={"members": 4})
+        trainer.train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RewardKeywords]) -> None:
+        refuse_while_importing("reinlm.RewardTrainer")
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(RewardModelConfig, tree, loaded, resume=options.get("resume")),
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
 @overload
 def sft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[SFTKeywords]) -> RunResult: ...
 @overload
@@ -153,6 +219,36 @@ def rl(
     return RLTrainer(model, data, **keywords).train()
 
 
+@overload
+def dpo(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[DPOKeywords]) -> RunResult: ...
+@overload
+def dpo(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[DPOKeywords]) -> Comparison: ...
+def dpo(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[DPOKeywords]
+) -> RunResult | Comparison:
+    """Direct preference learning: DPO and its family. Arguments as in `DPOTrainer`; returns and raises as `sft` does."""
+    refuse_while_importing("reinlm.dpo")
+    if seeds is not None:
+        return _seeds("dpo", model, data, keywords, seeds)
+    return DPOTrainer(model, data, **keywords).train()
+
+
+@overload
+def reward(
+    model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RewardKeywords]
+) -> RunResult: ...
+@overload
+def reward(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RewardKeywords]) -> Comparison: ...
+def reward(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RewardKeywords]
+) -> RunResult | Comparison:
+    """Train a reward model on judged answers. Arguments as in `RewardTrainer`; returns and raises as `sft` does."""
+    refuse_while_importing("reinlm.reward")
+    if seeds is not None:
+        return _seeds("reward", model, data, keywords, seeds)
+    return RewardTrainer(model, data, **keywords).train()
+
+
 def compare(
     *runs_or_recipes: str | Path | Mapping[str, Any],
     seeds: int | None = None,
@@ -174,7 +270,7 @@ def compare(
         metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
         output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
             stopped goes on when it is called again with the same output.
-        verb: of recipes: "rl" or "sft".
+        verb: of recipes: "rl", "sft" or "dpo".
         changes: of recipes: overrides "key=value" of every run.
 
     Returns:
@@ -243,7 +339,12 @@ def _queue(
     verb: str, planned: Sequence[PlannedRun], output: str | Path, metrics: Sequence[str], quiet: bool, command: str
 ) -> Comparison:
     """Run a queue of one of the verbs; every configuration is checked before the first run starts."""
-    verbs: Mapping[str, tuple[Any, type[Config]]] = {"rl": (rl, RLConfig), "sft": (sft, SFTConfig)}
+    verbs: Mapping[str, tuple[Any, type[Config]]] = {
+        "rl": (rl, RLConfig),
+        "sft": (sft, SFTConfig),
+        "dpo": (dpo, DPOConfig),
+        "reward": (reward, RewardModelConfig),
+    }
     if verb not in verbs:
         raise unknown("verb of a comparison", verb, verbs)
     function, kind = verbs[verb]
@@ -359,7 +460,7 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     What it returns is a recipe that says the same. A value without another source is a default.
 
     Args:
-        verb: "sft", "rl", "eval", "generate" or "bench".
+        verb: "sft", "rl", "dpo", "eval", "generate" or "bench".
         model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
 
     Raises:
@@ -374,10 +475,14 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     loaded, sections, options = arguments(verb, model, data, keywords)
     given = sections.get("algorithm")
     composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    if isinstance(given, PreferenceAlgorithm):
+        sections["algorithm"] = preference_algorithm_spec(given)
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
         config = configuration(kind, tree, loaded, resume=options.get("resume"))
         nulls, notes, algorithm = {}, [], None
+        if isinstance(config, DPOConfig):
+            check_dpo(config, resolve_preference(config.algorithm))
         if isinstance(config, RLConfig):
             algorithm = run_algorithm(config, composed)
             check_settings(config, algorithm)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from reinlm.algorithms import Algorithm
+from reinlm.algorithms import Algorithm, PreferenceAlgorithm
 
 if TYPE_CHECKING:
     from reinlm.loop import Callback
@@ -60,6 +60,32 @@ class SFTKeywords(RunKeywords, total=False):
     """`SFTTraining`: steps, epochs, batch_size, …"""
     reward: Any
     """Scores sampled answers in evaluation."""
+    max_tokens: int
+
+
+class DPOKeywords(RunKeywords, total=False):
+    """Keywords of `reinlm.dpo` and `reinlm.DPOTrainer`."""
+
+    algorithm: str | Section | PreferenceAlgorithm
+    """A name ("ipo"), a mapping {"base": "dpo", "beta": 0.2}, or a `PreferenceAlgorithm`."""
+    training: Section
+    """`DPOTraining`: steps, epochs, batch_size, dropout, reference_cache, …"""
+    reference: Any
+    """A path, a run, or `ReferenceConfig`: the reference model; by default the policy at the start of the run."""
+    max_tokens: int
+
+
+class RewardKeywords(RunKeywords, total=False):
+    """Keywords of `reinlm.reward` and `reinlm.RewardTrainer`."""
+
+    training: Section
+    """`RewardTraining`: steps, epochs, batch_size, length, …"""
+    loss: str | Section
+    """A name ("bradley_terry"), or `RewardLossConfig`: margin_scale, label_smoothing, centering, …"""
+    head: Section
+    """`HeadConfig`: pooling, members, spread_penalty, weights, dropout."""
+    normalize: Any
+    """`NormalizeConfig`: path (or it alone), answers; None leaves scores as they are trained."""
     max_tokens: int
 
 

@@ -24,6 +24,8 @@ REPORT_FILE = "report.html"
 _TITLES = {
     "sft": "Supervised fine-tuning",
     "rl": "Reinforcement learning",
+    "dpo": "Direct preference learning",
+    "reward": "Reward model",
     "eval": "Evaluation",
     "quickstart": "Quickstart",
     "classical": "Classical reinforcement learning",

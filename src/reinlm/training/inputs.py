@@ -13,7 +13,7 @@ from reinlm.models.loading import check_model_folder
 from reinlm.records import Task
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
-from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.config import RLConfig, RunVerbConfig, SFTConfig
 from reinlm.training.setup import check_stops, prompt_room
 
 
@@ -38,7 +38,7 @@ class SFTInputs(Inputs):
     """
 
     def __init__(self, config: SFTConfig, *, samples: bool) -> None:
-        _refuse_orders(config)
+        refuse_orders(config)
         self._samples = samples
         self.found = find_rows(config.data, "example")
         kind: Kind = "prompt" if samples else "example"
@@ -52,7 +52,7 @@ class SFTInputs(Inputs):
         limit = config.max_tokens or policy.context_length
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         examples = load_examples(config.data, tokenizer, max_tokens=limit, found=self.found)
-        _say_skipped(progress, examples.skipped)
+        say_skipped(progress, examples.skipped)
         held_out: dict[str, Examples] = {}
         tasks: dict[str, Sequence[Task]] = {}
         for name, data in config.evaluation.data.items():
@@ -73,7 +73,7 @@ class RLInputs(Inputs):
     """
 
     def __init__(self, config: RLConfig) -> None:
-        _refuse_orders(config)
+        refuse_orders(config)
         for source in (config.reference, config.teacher):
             if source is not None:
                 check_model_folder(source.path)
@@ -101,11 +101,11 @@ class RLInputs(Inputs):
             for name, items in sets.items():
                 check_set(rewards, name, items)
         _check_batch(config, len(tasks.items))
-        _say_skipped(progress, tasks.skipped)
+        say_skipped(progress, tasks.skipped)
         text = None
         if config.text is not None:
             text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
-            _say_skipped(progress, text.skipped)
+            say_skipped(progress, text.skipped)
         return tasks.items, sets, text
 
 
@@ -117,7 +117,8 @@ def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
         raise InputError(f"evaluation set {name!r}: {error.message}", hint=error.hint) from error
 
 
-def _refuse_orders(config: SFTConfig | RLConfig) -> None:
+def refuse_orders(config: RunVerbConfig) -> None:
+    """Raise InputError for an order of the rows of evaluation sets, which are read once each."""
     for name, data in config.evaluation.data.items():
         refuse_order(data, f"evaluation.data.{name}")
     if isinstance(config, RLConfig) and config.text is not None:
@@ -132,6 +133,7 @@ def _check_batch(config: RLConfig, prompts: int) -> None:
         )
 
 
-def _say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
+def say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
+    """Say how many rows were left out, by reason."""
     for reason, count in skipped.items():
         progress.say(f"skipped {count} rows: {reason}")
