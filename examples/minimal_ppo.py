@@ -90,7 +90,7 @@ class Critic(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """The value of the state before every token but the first: [B, T] -> [B, T - 1]."""
         states = self.backbone(input_ids=ids).last_hidden_state[:, :-1]
-        return self.head(states).squeeze(-1)  # type: ignore[no-any-return]
+        return self.head(states).squeeze(-1)
 
 
 # ---------------------------------------------------------------------------------------------- sampling

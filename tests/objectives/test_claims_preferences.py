@@ -60,7 +60,7 @@ def test_the_trained_policy_is_the_reference_reweighed_by_the_reward(name: str, 
         return value
 
     before = answer_logprobs(policy).detach().exp()
-    optimizer.step(step)  # type: ignore[no-untyped-call]
+    optimizer.step(step)
     optimum = (reference + rewards / values["beta"]).softmax(0)
     assert float((before - optimum).abs().max()) > 0.05
     torch.testing.assert_close(answer_logprobs(policy).detach().exp(), optimum, atol=1e-3, rtol=0)
