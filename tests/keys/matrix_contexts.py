@@ -9,6 +9,7 @@ from matrix_trials import GRADED, STOPS
 Tree = dict[str, Any]
 
 _EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}, "max_new_tokens": 4}
+_TWICE: Tree = {"columns": {"rejected": "{chosen}{chosen}"}}
 _JUDGED_EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}}
 _CHAT: Tree = {"path": "chat_model"}
 _SGD: Tree = {"name": "sgd", "options": {"momentum": 0.5}}
@@ -226,6 +227,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data.eval": {"evaluation": _JUDGED_EVAL},
         "evaluation.every": {"training": {"steps": 3}},
         "evaluation.stop_at": {"evaluation": {"every": 1}, "training": {"steps": 3}},
+        "data.max_similarity": {"data": _TWICE},
+        "evaluation.data.eval.max_similarity": {"evaluation": {"data": {"eval": _TWICE}}},
         "evaluation.patience": {
             "evaluation": {"every": 1},
             "training": {"steps": 4},
