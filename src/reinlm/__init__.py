@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `
     from reinlm.algorithms import Algorithm, algorithm
     from reinlm.api import (
         DPOTrainer,
+        RewardTrainer,
         RLTrainer,
         SFTTrainer,
         bench,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `
         evaluate,
         explain,
         generate,
+        reward,
         rl,
         sft,
     )
@@ -42,6 +44,7 @@ _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
     "dpo": "reinlm.api",
+    "reward": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "bench": "reinlm.api",
@@ -51,6 +54,7 @@ _WHERE = {
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
     "DPOTrainer": "reinlm.api",
+    "RewardTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",
@@ -72,6 +76,7 @@ __all__ = [
     "InputError",
     "Metric",
     "RLTrainer",
+    "RewardTrainer",
     "RunError",
     "SFTTrainer",
     "StepRewards",
@@ -86,6 +91,7 @@ __all__ = [
     "explain",
     "generate",
     "load_policy",
+    "reward",
     "rl",
     "save_policy",
     "sft",

@@ -128,8 +128,8 @@ class Matrix:
         return seen
 
     def _run(self, verb: str, tree: Mapping[str, Any]) -> Seen:
-        if verb in ("rl", "sft", "dpo"):
-            train: Any = {"rl": reinlm.rl, "sft": reinlm.sft, "dpo": reinlm.dpo}[verb]
+        if verb in ("rl", "sft", "dpo", "reward"):
+            train: Any = {"rl": reinlm.rl, "sft": reinlm.sft, "dpo": reinlm.dpo, "reward": reinlm.reward}[verb]
             result: Any = train(recipe=tree)
             return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":

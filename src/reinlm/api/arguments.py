@@ -18,12 +18,14 @@ from reinlm.training.base_session import Session
 from reinlm.training.benchmark import BenchConfig
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.reward_config import RewardModelConfig
 
-_TRAINING = ("sft", "rl", "dpo")
+_TRAINING = ("sft", "rl", "dpo", "reward")
 KINDS: dict[str, type[Config]] = {
     "sft": SFTConfig,
     "rl": RLConfig,
     "dpo": DPOConfig,
+    "reward": RewardModelConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
     "bench": BenchConfig,
@@ -97,6 +99,7 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "dpo": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "reward": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens")},
     "generate": {
         **{name: ("sampling", name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")},

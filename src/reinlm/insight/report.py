@@ -25,6 +25,7 @@ _TITLES = {
     "sft": "Supervised fine-tuning",
     "rl": "Reinforcement learning",
     "dpo": "Direct preference learning",
+    "reward": "Reward model",
     "eval": "Evaluation",
     "quickstart": "Quickstart",
     "classical": "Classical reinforcement learning",
