@@ -71,6 +71,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data": {"evaluation": {"data": None, "max_new_tokens": None}},
         "evaluation.data.eval": {"evaluation": _EVAL},
         **_of_data("evaluation.data.eval", lambda values: {"evaluation": {"data": {"eval": values}}}),
+        "data.max_similarity": {"data": _TWICE},
+        "evaluation.data.eval.max_similarity": {"evaluation": {"data": {"eval": _TWICE}}},
         "reward.call": {"reward": {"functions": ["rewards.py:calls"]}},
         "reward.on_reward_error": {"reward": {"functions": ["rewards.py:fails"]}},
         "reward.retries": {"reward": {**_FLAKY, "retries": 1, "retry_delay": 0.0}},
@@ -227,8 +229,6 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data.eval": {"evaluation": _JUDGED_EVAL},
         "evaluation.every": {"training": {"steps": 3}},
         "evaluation.stop_at": {"evaluation": {"every": 1}, "training": {"steps": 3}},
-        "data.max_similarity": {"data": _TWICE},
-        "evaluation.data.eval.max_similarity": {"evaluation": {"data": {"eval": _TWICE}}},
         "evaluation.patience": {
             "evaluation": {"every": 1},
             "training": {"steps": 4},
