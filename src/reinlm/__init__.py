@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
-    from reinlm.api import RLTrainer, SFTTrainer, bench, compare, create_model, evaluate, explain, generate, rl, sft
+    from reinlm.api import (
+        RFTTrainer,
+        RLTrainer,
+        SFTTrainer,
+        bench,
+        compare,
+        create_model,
+        evaluate,
+        explain,
+        generate,
+        rft,
+        rl,
+        sft,
+    )
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -28,6 +41,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
+    "rft": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
     "bench": "reinlm.api",
@@ -36,6 +50,7 @@ _WHERE = {
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
+    "RFTTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",
@@ -55,6 +70,7 @@ __all__ = [
     "EarlyStopping",
     "InputError",
     "Metric",
+    "RFTTrainer",
     "RLTrainer",
     "RunError",
     "SFTTrainer",
@@ -69,6 +85,7 @@ __all__ = [
     "explain",
     "generate",
     "load_policy",
+    "rft",
     "rl",
     "save_policy",
     "sft",

@@ -37,10 +37,12 @@ from reinlm.schedules import SCHEDULES
 from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
 from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
+from reinlm.training.rejection.config import RFTConfig
 
 CONFIGS: Mapping[str, type[Config]] = {
     "rl": RLConfig,
     "sft": SFTConfig,
+    "rft": RFTConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
     "bench": BenchConfig,

@@ -16,6 +16,7 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
+from reinlm.objectives.best_of_n import best_of_n_kl
 from reinlm.objectives.coefficients import (
     Controller,
     EntropyBonus,
@@ -171,6 +172,7 @@ __all__ = [
     "adaptive_lambda",
     "admissible_rollouts",
     "best_of_group",
+    "best_of_n_kl",
     "choice",
     "clip_surrogate",
     "conjugate_gradient",
