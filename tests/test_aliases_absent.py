@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reinlm.algorithms import ALGORITHMS as OURS
 from reinlm.aliases.absent import (
-    ALGORITHMS,
     CLASSICAL_NAMES,
     SB3_NAMES,
     TRL_NAMES,
-    absent_algorithm,
     absent_verb,
     name_instead,
 )
@@ -23,7 +20,6 @@ from reinlm.cli.app import ORDER
     [
         (absent_verb("DPO"), "there is no command 'DPO': it learns from pairs of answers"),
         (absent_verb("serve"), "there is no command 'serve': this version serves no model"),
-        (absent_algorithm("or-po"), "there is no algorithm 'or-po': it learns from pairs of answers"),
     ],
 )
 def test_what_is_not_there_is_said_with_the_reason_however_it_is_spelt(error, message: str) -> None:
@@ -33,8 +29,6 @@ def test_what_is_not_there_is_said_with_the_reason_however_it_is_spelt(error, me
 
 def test_what_is_there_is_not_called_absent() -> None:
     assert [name for name in ORDER if absent_verb(name)] == []
-    assert [name for name in OURS if absent_algorithm(name)] == []
-    assert not OURS.keys() & ALGORITHMS.keys()
     assert not set(classical_names) & CLASSICAL_NAMES.keys()
 
 

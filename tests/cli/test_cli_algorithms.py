@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 import reinlm
-from reinlm.algorithms import ALGORITHMS, CARDS, algorithm_spec, resolve
+from reinlm.algorithms import (
+    ALGORITHMS,
+    CARDS,
+    PREFERENCE_CARDS,
+    PREFERENCES,
+    algorithm_spec,
+    resolve,
+    resolve_preference,
+)
 from reinlm.algorithms.ladder import algorithm_details, algorithms_page
 from reinlm.cli import main
 
@@ -27,7 +35,7 @@ def run(capsys, monkeypatch, *words, columns=100):
 def test_the_ladder_names_every_algorithm_whatever_the_terminals_width(capsys, monkeypatch, columns):
     code, out, _ = run(capsys, monkeypatch, columns=columns)
     assert code == 0
-    assert [name for name in ALGORITHMS if f" {name} " not in out] == []
+    assert [name for name in (*ALGORITHMS, *PREFERENCES) if f" {name} " not in out] == []
     assert max(len(line) for line in out.splitlines()) <= columns
     assert ("2507.18071" in out) == (columns == 200)
 
@@ -53,8 +61,34 @@ def test_json_rebuilds_the_algorithm(capsys, monkeypatch):
     assert {change["choice"] for change in found["differs"]} == {"gate", "kl"}
     _, out, _ = run(capsys, monkeypatch, "--json")
     rows = json.loads(out)
-    assert {row["name"] for row in rows} == set(ALGORITHMS)
+    assert {row["name"] for row in rows if row["verb"] == "rl"} == set(ALGORITHMS)
+    assert {row["name"] for row in rows if row["verb"] == "dpo"} == set(PREFERENCES)
     assert [row["critic"] for row in rows if row["name"] in ("ppo", "grpo")] == ["yes", "no"]
+
+
+def test_an_algorithm_of_judged_answers_is_told_with_the_verb_that_takes_it(capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "robust-DPO", columns=160)
+    assert code == 0
+    for part in (
+        PREFERENCE_CARDS["robust_dpo"].equation,
+        "in dpo",
+        "label_smoothing",
+        "needs   pairs, reference",
+        "of dpo",
+    ):
+        assert part in out
+    _, out, _ = run(capsys, monkeypatch, "kto", columns=160)
+    assert "needs   labels, reference" in out
+    _, out, _ = run(capsys, monkeypatch, "rpo", "--json")
+    found = json.loads(out)
+    assert (found["name"], found["verb"]) == ("dpo_sft", "dpo")
+    assert resolve_preference(found["choices"]) == PREFERENCES["dpo_sft"]()
+    assert {change["choice"]: change["to"] for change in found["differs"]} == {
+        "beta": "0.01",
+        "margin_weight": "",
+        "sft_coefficient": "0.005",
+        "sft_aggregation": "sequence_sum",
+    }
 
 
 def test_what_differs_is_all_that_differs():
@@ -83,7 +117,7 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys, monkeypatch):
     _, out, _ = run(capsys, monkeypatch, "--page")
     assert out == algorithms_page()
     assert PAGE.read_text(encoding="utf-8") == out, "write it again: reinlm algorithms --page > docs/algorithms.md"
-    for formula in (card.formula for card in CARDS.values()):
+    for formula in [c.formula for c in CARDS.values()] + [c.formula for c in PREFERENCE_CARDS.values()]:
         assert formula.count("{") == formula.count("}")
         assert formula in out
 

@@ -14,7 +14,8 @@ from transformers import (
 )
 
 from reinlm.models import score
-from reinlm.models.matmul import using_backend
+from reinlm.models.decoder import PreparedLayer
+from reinlm.models.matmul import MatmulBackend, using_backend
 from reinlm.models.threads import using_threads
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Request, Sampling
@@ -53,9 +54,10 @@ def test_products_by_onednn_give_the_same_answers(
         replace(request, sampling=Sampling(max_new_tokens=4 + 3 * (number % 5), temperature=0.0))
         for number, request in enumerate(requests(OK, prompts=RAGGED, samples=8))
     ]
-    plain = run(HFEngine(make_model(shape), tokenizer, pad_id=PAD), asked)
+    wide = {} if shape == "gpt2" else {"intermediate_size": 512}  # matrices that are worth it
+    plain = run(HFEngine(make_model(shape, **wide), tokenizer, pad_id=PAD), asked)
     with using_backend("onednn"), torch.profiler.profile() as profile:
-        fast = run(HFEngine(make_model(shape), tokenizer, pad_id=PAD), asked)
+        fast = run(HFEngine(make_model(shape, **wide), tokenizer, pad_id=PAD), asked)
     if shape != "gpt2":  # whose layers are no nn.Linear
         assert "mkldnn::_linear_pointwise" in {event.name for event in profile.events()}
     assert plain.keys() == fast.keys()
@@ -97,6 +99,43 @@ def test_products_by_onednn_follow_the_weights(make_model: ModelMaker, tokenizer
                 name: ids(answer) for name, answer in fresh.items()
             }
     assert len({tuple(ids(answer) for answer in answered.values()) for answered in answers}) == 3
+
+
+@pytest.mark.parametrize("backend", ["blas", "onednn"])
+def test_copies_of_matrices_are_made_for_each_batch_and_version_and_not_of_large_models(
+    backend: MatmulBackend,
+    make_model: ModelMaker,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    init = PreparedLayer.__init__
+
+    def counted(self: PreparedLayer, layer: Any) -> None:
+        made.append(layer)
+        init(self, layer)
+
+    monkeypatch.setattr(PreparedLayer, "__init__", counted)
+    model = make_model(intermediate_size=512)
+    layers = len(model.model.layers)
+    engine = HFEngine(model, tokenizer, pad_id=PAD)
+    asked = requests(replace(OK, temperature=0.0), prompts=RAGGED, samples=8)
+    with using_backend(backend):
+        first = run(engine, asked)
+        assert len(made) == layers  # once, for the prompts and all tokens
+        run(engine, asked)
+        assert len(made) == 2 * layers
+        engine.submit(asked)
+        engine.step()
+        engine.update(None, 1)
+        engine.step()
+        assert len(made) == 4 * layers  # a new version while answers are being written
+        engine.abort([request.id for request in asked])
+        monkeypatch.setattr("reinlm.models.decoder.MAX_PREPARED", 1000)
+        plain = run(engine, asked)
+    for name, answer in first.items():
+        assert ids(answer) == ids(plain[name])
+        np.testing.assert_allclose(logprobs(answer), logprobs(plain[name]), atol=1e-5)
 
 
 def test_an_answer_does_not_depend_on_how_long_others_were_before_it(

@@ -9,6 +9,17 @@ from importlib import import_module
 from typing import Any
 
 from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, algorithm_name, ladder
+from reinlm.algorithms.preference import (
+    PREFERENCE_CARDS,
+    PREFERENCES,
+    PreferenceCard,
+    is_preference,
+    merge_preference_specs,
+    preference_algorithm,
+    preference_algorithm_spec,
+    preference_name,
+    resolve_preference,
+)
 from reinlm.composition import (
     Algorithm,
     AlgorithmState,
@@ -24,6 +35,7 @@ from reinlm.composition import (
     spell_changes,
 )
 from reinlm.composition import algorithm_spec as spec_of
+from reinlm.composition.preference import PreferenceAlgorithm
 from reinlm.errors import InputError
 from reinlm.renamed import renamed
 
@@ -109,6 +121,8 @@ for _module in pkgutil.iter_modules(__path__):  # importing the file of an algor
 __all__ = [
     "ALGORITHMS",
     "CARDS",
+    "PREFERENCES",
+    "PREFERENCE_CARDS",
     "Algorithm",
     "AlgorithmState",
     "Card",
@@ -116,15 +130,23 @@ __all__ = [
     "MissingEnd",
     "MixedOutcomes",
     "Objective",
+    "PreferenceAlgorithm",
+    "PreferenceCard",
     "Shaper",
     "SoftOverlong",
     "Updates",
     "algorithm",
     "algorithm_name",
     "algorithm_spec",
+    "is_preference",
     "ladder",
+    "merge_preference_specs",
     "merge_specs",
+    "preference_algorithm",
+    "preference_algorithm_spec",
+    "preference_name",
     "resolve",
+    "resolve_preference",
     "spell_changes",
 ]
 

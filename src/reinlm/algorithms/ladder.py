@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import Any
 
-from reinlm.aliases.absent import absent_algorithm
 from reinlm.composition import Algorithm, algorithm_spec
 from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
 from reinlm.errors import find_name, unknown
@@ -71,11 +70,14 @@ def algorithm_name(name: str) -> str:
     """The name of an algorithm as it is registered; case, hyphens and underscores make no difference: `Dr-GRPO`.
 
     Raises:
-        InputError: no such algorithm, with the most similar one, or with the reason why one of the field is not there.
+        InputError: no such algorithm, with the most similar one, or with the verb of one that learns from judged answers.
     """
     known = find_name(name, ALGORITHMS)
     if known is None:
-        raise absent_algorithm(name) or unknown("algorithm", name, ALGORITHMS)
+        from reinlm.algorithms.preference import refuse_preference
+
+        refuse_preference(name)
+        raise unknown("algorithm", name, ALGORITHMS)
     return known
 
 
@@ -146,7 +148,9 @@ def algorithms_page() -> str:
     lines += ["", "Any choice can be replaced, from Python or in a recipe:", "", *_EXAMPLE]
     for card in ladder():
         lines += _section(algorithm_details(card.name))
-    return "\n".join([*lines, "", *choice_tables(), *_BESIDE]) + "\n"
+    from reinlm.algorithms.preference_cards import preference_sections
+
+    return "\n".join([*lines, *preference_sections(), "", *choice_tables(), *_BESIDE]) + "\n"
 
 
 _EXAMPLE = (

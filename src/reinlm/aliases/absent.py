@@ -24,10 +24,6 @@ VERBS: Mapping[str, str] = {
 }
 """Verb -> why it is not there."""
 
-_PAIRS = "dpo cdpo robust_dpo ipo hinge slic slic_hf kto orpo simpo cpo bco bco_pair dpo_sft dpo_norm apo apo_zero sppo"
-ALGORITHMS: Mapping[str, str] = dict.fromkeys(_PAIRS.split(), _PREFERENCES)
-"""Algorithm -> why it is not there."""
-
 TRL_NAMES: Mapping[str, str] = {
     **dict.fromkeys(
         ("GRPOTrainer", "RLOOTrainer", "PPOTrainer"), 'use reinlm.rl, or reinlm.RLTrainer, with algorithm="{}"'
@@ -113,12 +109,6 @@ def name_instead(name: str) -> str | None:
 def absent_verb(name: str) -> InputError | None:
     """The error for a verb of the field that is not there; None for any other name."""
     return _absent("command", name, VERBS, _VERBS)
-
-
-def absent_algorithm(name: str) -> InputError | None:
-    """The error for an algorithm of the field that is not there; None for any other name."""
-    lists = f"`{command_line('algorithms')}` lists those that learn from a reward"
-    return _absent("algorithm", name, ALGORITHMS, lists)
 
 
 def _absent(kind: str, name: str, known: Mapping[str, str], hint: str) -> InputError | None:

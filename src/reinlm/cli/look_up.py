@@ -11,7 +11,7 @@ import typer
 from reinlm.cli.app import command
 from reinlm.cli.messages import refuse_classical
 from reinlm.cli.options import AsJson, Debug
-from reinlm.cli.tables import print_algorithm, print_ladder
+from reinlm.cli.tables import print_algorithm, print_ladder, print_preference, print_preferences
 from reinlm.errors import InputError
 
 
@@ -22,23 +22,35 @@ def algorithms(
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """The algorithms of rl: choices, formula, defaults, use."""
+    """The algorithms of rl and dpo: choices, formula, defaults, use."""
+    from reinlm.algorithms import is_preference
     from reinlm.algorithms.ladder import algorithm_details, table
     from reinlm.algorithms.ladder import algorithms_page as write_page
+    from reinlm.algorithms.preference_cards import preference_details, preference_table
 
     if page and (name or as_json):
         raise InputError("--page prints the whole page", hint="leave NAME and --json out")
     if page:
         typer.echo(write_page(), nl=False)
         return
-    if name:
+    if name and not is_preference(name):
         refuse_classical(name)
+    if not name:
+        rows, judged = table(), preference_table()
+        if as_json:
+            every = [{"verb": "rl", **row} for row in rows] + [{"verb": "dpo", **row} for row in judged]
+            typer.echo(json.dumps(every, ensure_ascii=False))
+            return
+        print_ladder(rows)
+        print_preferences(judged)
+        return
+    item = preference_details(name) if is_preference(name) else {"verb": "rl", **algorithm_details(name)}
     if as_json:
-        typer.echo(json.dumps(algorithm_details(name) if name else table(), ensure_ascii=False))
-    elif name:
-        print_algorithm(algorithm_details(name))
+        typer.echo(json.dumps(item, ensure_ascii=False))
+    elif item["verb"] == "dpo":
+        print_preference(item)
     else:
-        print_ladder(table())
+        print_algorithm(item)
 
 
 @command()

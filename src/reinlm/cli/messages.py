@@ -157,9 +157,11 @@ def _nearest_verb(name: str, commands: Sequence[str]) -> str:
 
 def _as_algorithm(name: str, rest: Sequence[str] = ()) -> str | None:
     """A hint for the name of an algorithm in place of a verb; `rest` are the other words, which may name an environment."""
-    from reinlm.algorithms import ALGORITHMS
+    from reinlm.algorithms import ALGORITHMS, is_preference, preference_name
     from reinlm.classical.registry import CLASSES, catalogue, example
 
+    if is_preference(name):
+        return f"an algorithm is an option: {command_line('dpo', '--algorithm', preference_name(name))}"
     algorithm, control = find_name(name, ALGORITHMS), bool({"--env", "-e"} & set(rest))
     if algorithm is not None and not control:
         return f"an algorithm is an option: {command_line('rl', '--algorithm', algorithm)}"

@@ -40,6 +40,29 @@ def print_ladder(rows: list[dict[str, str]]) -> None:
             choices = [row["advantage"], row["ratio"], f"gate {row['gate']}", kl, row["aggregation"]]
             table.add_row(row["name"], "; ".join([*choices, *(["a critic"] if row["critic"] == "yes" else [])]))
     console.print(table)
+
+
+def print_preferences(rows: list[dict[str, str]]) -> None:
+    """All algorithms of dpo with their losses and values; nothing is cut at any width."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(
+        title="dpo: losses of judged answers", box=box.SIMPLE_HEAD, row_styles=["", "dim"], padding=(0, 1, 0, 0)
+    )
+    table.add_column("name", no_wrap=True)
+    table.add_column("loss; values")
+    wide = console.width >= WIDE
+    if wide:
+        table.add_column("source", no_wrap=True)
+    for row in rows:
+        reference = "" if row["reference"] == "yes" else "; no reference"
+        told = escape(f"{row['loss']}; {row['values']}; {row['data']}{reference}")
+        table.add_row(row["name"], told, *([_year(row["source"])] if wide else []))
+    console.print(table)
     console.print(f"more: {command_line('algorithms', 'NAME')}", markup=False, soft_wrap=True)
 
 
@@ -81,6 +104,34 @@ def print_algorithm(item: dict[str, Any]) -> None:
     say(f"fails   {item['fails']}")
     say(f"source  {item['source']}")
     say("\nin a recipe, with every default", "bold")
+    say(dump_yaml({"algorithm": item["choices"]}))
+
+
+def print_preference(item: dict[str, Any]) -> None:
+    """One algorithm of dpo."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from reinlm.config import dump_yaml
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(item["name"], "bold")
+    say(item["description"])
+    say(f"\n  {item['equation']}\n")
+    if item["differs"]:
+        table = Table("value", "here", f"in {item['parent']}", title="values")
+        for change in item["differs"]:
+            table.add_row(change["choice"], change["to"], change["from"])
+        console.print(table)
+    say(f"needs   {', '.join(item['needs'])}")
+    say(f"use     {item['use']}")
+    say(f"fails   {item['fails']}")
+    say(f"source  {item['source']}")
+    say("\nin a recipe of dpo, with every default", "bold")
     say(dump_yaml({"algorithm": item["choices"]}))
 
 

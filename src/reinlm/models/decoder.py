@@ -6,25 +6,41 @@ model's own modules, adapters included; norms and rotary embeddings take few ope
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.activations import SiLUActivation
 
 from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
-from reinlm.models.matmul import MIN_ROWS, current_backend, onednn_linear, onednn_linear_with
+from reinlm.models.matmul import (
+    MIN_MATRIX,
+    MIN_ROWS,
+    current_backend,
+    onednn_linear,
+    onednn_linear_with,
+    packed,
+)
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+MAX_PREPARED = 2**28
+"""Bytes that copies of matrices for sampling may take; of larger models the matrices themselves are read."""
 _POSITIONS = 256
 """Positions of a part of the table of rotary embeddings."""
 RowForward = Callable[["Int[Tensor, ' row']", "Int[Tensor, ' row']", RowAttention], "Float[Tensor, ' row hidden']"]
 """(token ids [T], positions [T], attention) -> hidden states [T, H], for the head."""
+
+
+def prepared(forward: RowForward) -> RowForward:
+    """A forward pass that is faster with few rows, and reads the weights as they are now: for as long as nothing updates them."""
+    return forward.prepared() if isinstance(forward, UnlessHooked) else forward
 
 
 def row_forward(model: nn.Module) -> RowForward | None:
@@ -56,34 +72,171 @@ class BackboneForward:
 
 
 class LlamaForward:
-    """Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts: RMSNorm, rotary positions, gated MLP."""
+    """Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts: RMSNorm, rotary positions, gated MLP.
 
-    def __init__(self, backbone: Any, settings: Sequence[LayerSettings]) -> None:
+    Args:
+        prepared: by layer, copies of its matrices; without them the model's own modules are called.
+    """
+
+    def __init__(
+        self,
+        backbone: Any,
+        settings: Sequence[LayerSettings],
+        prepared: Sequence[PreparedLayer | None] | None = None,
+    ) -> None:
         self._backbone = backbone
         self._settings = settings
         self._rotary = _Rotary(backbone.rotary_emb)
+        self._prepared = prepared or [None] * len(settings)
+
+    def prepared(self) -> LlamaForward:
+        """The same, faster with few rows: a layer's query, key and value are one product, and its matrices lie as oneDNN reads
+        them. The copies do not follow later updates of the weights."""
+        layers = [PreparedLayer.of(layer) for layer in self._backbone.layers]
+        if sum(layer.nbytes for layer in layers if layer is not None) > MAX_PREPARED:
+            return self
+        return LlamaForward(self._backbone, self._settings, layers)
 
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
-        half = sin.shape[-1] // 2
-        for number, (layer, asked) in enumerate(zip(backbone.layers, self._settings, strict=True)):
-            own = layer.self_attn
+        for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
             y = _rms_norm(layer.input_layernorm, x)
-            query, key, value = (
-                _linear(project, y).unflatten(-1, (-1, own.head_dim))
-                for project in (own.q_proj, own.k_proj, own.v_proj)
-            )
-            if (norm := getattr(own, "q_norm", None)) is not None:
-                query, key = _rms_norm(norm, query), _rms_norm(own.k_norm, key)
-            query, key = (_rotate(z, cos, sin, half) for z in (query, key))
-            query, key, value = (z.transpose(0, 1)[None] for z in (query, key, value))
+            heads = _heads(layer.self_attn, y, cos, sin) if own is None else own.heads(y, cos, sin)
+            query, key, value = (z.transpose(0, 1)[None] for z in heads)
             y = attention(number, query, key, value, asked)[0].flatten(1)
-            x = _added(x, own.o_proj, y)
-            x = _gated(x, layer.mlp, _rms_norm(layer.post_attention_layernorm, x))
+            x = _added(x, layer.self_attn.o_proj, y) if own is None else own.out.added(y, x)
+            y = _rms_norm(layer.post_attention_layernorm, x)
+            x = _gated(x, layer.mlp, y) if own is None or own.mlp is None else own.mlp(y, x)
         return _rms_norm(backbone.norm, x)
+
+
+def _heads(attention: Any, y: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
+    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer's attention."""
+    query, key, value = (
+        _linear(project, y).unflatten(-1, (-1, attention.head_dim))
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    if (norm := getattr(attention, "q_norm", None)) is not None:
+        query, key = _rms_norm(norm, query), _rms_norm(attention.k_norm, key)
+    half = sin.shape[-1] // 2
+    return _rotate(query, cos, sin, half), _rotate(key, cos, sin, half), value
+
+
+class PreparedLayer:
+    """Copies of the matrices of a layer of `LlamaForward`.
+
+    Args:
+        layer: whose projections are plain linear layers.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        joined = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self._size = attention.head_dim
+        self._counts = [project.out_features // self._size for project in joined]
+        self._joined, self.out = Product(*joined), Product(attention.o_proj)
+        self._scale: Tensor | None = None
+        if (norm := getattr(attention, "q_norm", None)) is not None:
+            scales = (norm.weight.detach(), attention.k_norm.weight.detach())
+            self._scale = torch.cat([x.expand(n, -1) for x, n in zip(scales, self._counts, strict=False)])
+            self._epsilon = norm.variance_epsilon
+        self.mlp = PreparedMLP(mlp) if PreparedMLP.takes(mlp) else None
+
+    @classmethod
+    def of(cls, layer: Any) -> PreparedLayer | None:
+        """None for a layer with other projections than linear layers, such as adapters, or in half precision on a CPU."""
+        attention = layer.self_attn
+        return cls(layer) if Product.takes(*(getattr(attention, f"{name}_proj") for name in "qkvo")) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the copies."""
+        return self._joined.nbytes + self.out.nbytes + (0 if self.mlp is None else self.mlp.nbytes)
+
+    def heads(self, y: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
+        """As `_heads`: query and key are normalised and rotated together."""
+        queries, keys, _ = self._counts
+        states = self._joined(y).unflatten(-1, (-1, self._size))
+        asked = states[:, : queries + keys]
+        if self._scale is not None:
+            asked = F.rms_norm(asked, (self._size,), None, self._epsilon).mul_(self._scale)
+        asked = _rotate(asked, cos, sin, sin.shape[-1] // 2)
+        return asked[:, :queries], asked[:, queries:], states[:, queries + keys :]
+
+
+class PreparedMLP:
+    """x + mlp(y) for a gated MLP, from copies of its matrices."""
+
+    def __init__(self, mlp: Any) -> None:
+        self._gate, self._up, self._down = (Product(layer) for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+
+    @classmethod
+    def takes(cls, mlp: Any) -> bool:
+        """Whether it is such an MLP: with plain linear layers and SiLU."""
+        layers = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+        return Product.takes(*layers) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the copies."""
+        return self._gate.nbytes + self._up.nbytes + self._down.nbytes
+
+    def __call__(self, y: Tensor, x: Tensor) -> Tensor:
+        return self._down.added(self._up.times(y, self._gate.silu(y)), x)
+
+
+class Product:
+    """The product with the matrix of a linear layer, or with those of several side by side, from a copy that oneDNN reads fast.
+
+    Where the BLAS computes products, one layer's own matrix is read, and several are copied.
+    """
+
+    def __init__(self, *layers: Any) -> None:
+        weights = [layer.weight.detach() for layer in layers]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self._weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        self._bias = torch.cat(biases) if len(biases) > 1 else biases[0] if biases else None
+        self._packed = None
+        self.nbytes = self._weight.nbytes if len(weights) > 1 else 0
+        if current_backend() == "onednn" and self._weight.dtype is torch.float32 and self._weight.numel() >= MIN_MATRIX:
+            self._packed = packed(self._weight)
+            self.nbytes = self._weight.nbytes
+
+    @classmethod
+    def takes(cls, *layers: Any) -> bool:
+        """Whether these are plain linear layers on a CPU, all with a bias or none, in float32 or float64."""
+        return (
+            all(type(layer) is nn.Linear and layer.weight.is_cpu for layer in layers)
+            and len({layer.bias is None for layer in layers}) == 1
+            and all(layer.weight.dtype in (torch.float32, torch.float64) for layer in layers)
+            and not torch.is_autocast_enabled("cpu")
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed is None:
+            return F.linear(x, self._weight, self._bias)
+        return onednn_linear(x, self._packed, self._bias)
+
+    def silu(self, x: Tensor) -> Tensor:
+        """SiLU of the product."""
+        if self._packed is None:
+            return F.silu(F.linear(x, self._weight, self._bias), inplace=True)
+        return onednn_linear(x, self._packed, self._bias, "swish")
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """The product, times `other`."""
+        if self._packed is None:
+            return F.linear(x, self._weight, self._bias).mul_(other)
+        return onednn_linear_with(x, other, self._packed, self._bias, "mul")
+
+    def added(self, x: Tensor, other: Tensor) -> Tensor:
+        """The product, plus `other`."""
+        if self._packed is None:
+            return F.linear(x, self._weight, self._bias).add_(other)
+        return onednn_linear_with(x, other, self._packed, self._bias, "add")
 
 
 class _Rotary:
@@ -153,6 +306,14 @@ class UnlessHooked:
         """As `RowForward`."""
         return (self._own if any(self._hooks) else self.lean)(ids, positions, attention)
 
+    def prepared(self) -> UnlessHooked:
+        """With the lean forward pass on copies of its matrices, where it makes any."""
+        if any(self._hooks) or not isinstance(self.lean, LlamaForward):
+            return self
+        other = copy.copy(self)
+        other.lean = self.lean.prepared()
+        return other
+
 
 def _by_onednn(x: Tensor, *layers: Any) -> bool:
     """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
@@ -190,17 +351,14 @@ def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    if x.dtype == norm.weight.dtype and x.dtype in (torch.float32, torch.float64):
+        return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
     if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
         return norm(x)  # type: ignore[no-any-return]
-    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_wide(x.dtype))
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
     normal: Tensor = (x * scale).to(x.dtype).mul_(norm.weight)
     return normal
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype | None:
-    """The type of sums over numbers of half precision; None for their own."""
-    return torch.float32 if torch.finfo(dtype).bits < 32 else None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:

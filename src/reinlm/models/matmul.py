@@ -28,6 +28,8 @@ MIN_MATRIX = 2**14
 """Numbers of a model's largest matrix below which its products are too small to gain."""
 MIN_SPEEDUP = 1.25
 """How many times as fast oneDNN has to be to be taken."""
+_PACKED_ROWS = 32
+"""Rows that the layout of a packed weight is chosen for."""
 _SIDE = 512
 """Rows and columns of the product that is measured."""
 
@@ -46,8 +48,16 @@ def onednn_linear_with(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor | 
     return found
 
 
+def packed(weight: Tensor) -> Tensor:
+    """A copy of a weight [N, K] for `onednn_linear` that lies as oneDNN reads it, which products with few rows gain from."""
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
+    return found
+
+
 def _dense(weight: Tensor) -> Tensor:
-    """The matrix itself where it or its transpose lies without gaps, else a copy: oneDNN takes no others."""
+    """The matrix itself where it or its transpose lies without gaps, or is packed, else a copy: oneDNN takes no others."""
+    if weight.is_mkldnn:
+        return weight
     return weight if weight.is_contiguous() or weight.t().is_contiguous() else weight.contiguous()
 
 

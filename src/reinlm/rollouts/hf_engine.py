@@ -173,7 +173,7 @@ class HFEngine:
             self._queue[prompt] = deque(row for row in waiting if row.request.id not in gone)
             if not self._queue[prompt]:
                 del self._queue[prompt]
-        with torch.no_grad():
+        with torch.inference_mode():  # as the cache was made
             self._rows.drop(gone)
             self._rows.settle(bool(self._queue))
 
@@ -258,6 +258,9 @@ class HFEngine:
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
-        autocast = torch.autocast(self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None)
-        with using_threads(self._threads), training_mode(self._model, False), torch.no_grad(), autocast:
+        kind, dtype = self._device.type, self._autocast_dtype
+        autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if dtype is not None or torch.is_autocast_enabled(kind):  # also to turn off what the caller turned on
+            autocast = torch.autocast(kind, dtype, enabled=dtype is not None)
+        with using_threads(self._threads), training_mode(self._model, False), torch.inference_mode(), autocast:
             yield

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reinlm.models.decoder import RowForward
+from reinlm.models.decoder import RowForward, prepared
 from reinlm.models.prefix_sharing import share_prefixes
-from reinlm.models.row_attention import LayerSettings, as_computed
+from reinlm.models.row_attention import LayerSettings, RowAttention, as_computed
 from reinlm.rollouts.answers import Prompt, RunningAnswer, take_tokens
 from reinlm.rollouts.protocol import Reason
 from reinlm.rollouts.sampling import RowSampling, sample
@@ -99,7 +99,9 @@ class Slots:
     """
 
     def __init__(self, forward: RowForward, head: Callable[[Tensor], Tensor], device: torch.device) -> None:
-        self._forward = forward
+        self._live_forward = forward
+        self._prepared: RowForward | None = None
+        """Copies of the weights as they are while answers are being written."""
         self._head = head
         self._device = device
         self._kept: ReadPrompt | None = None
@@ -111,7 +113,8 @@ class Slots:
         self._empty()
 
     def _empty(self) -> None:
-        """Give the cache back."""
+        """Give the cache back, and what was copied of the weights."""
+        self._prepared = None
         self._rows: list[RunningAnswer] = []
         self._own, self._shared = Table(), Table()
         self._prompts: list[Prompt] = []
@@ -129,6 +132,11 @@ class Slots:
         """Answers being written."""
         return len(self._rows)
 
+    def _forward(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
+        if self._prepared is None:
+            self._prepared = prepared(self._live_forward)
+        return self._prepared(ids, positions, attention)
+
     # ------------------------------------------------------------------------------------------ prompts
 
     def known(self, prompt: Prompt) -> bool:
@@ -141,7 +149,7 @@ class Slots:
 
     def forget(self) -> None:
         """The weights have changed: what waits is read anew, and what is running keeps what it has read."""
-        self._kept = None
+        self._kept = self._prepared = None
         self._prompts = [() for _ in self._prompts]
 
     def settle(self, queued: bool) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from reinlm.algorithms import Algorithm
-from reinlm.data import Examples, build_renderer
+from reinlm.data import build_renderer
 from reinlm.data.loading import row_order
 from reinlm.environments import MakeEnvironment
 from reinlm.errors import InputError
@@ -28,7 +28,7 @@ from reinlm.runs import Progress, RunFolder
 from reinlm.runs.progress import silenced
 from reinlm.sources import Key
 from reinlm.training.computing import Computing
-from reinlm.training.config import VerbConfig
+from reinlm.training.config import RunVerbConfig
 from reinlm.training.dumping import dump_defaults
 from reinlm.training.episodes import EpisodeSetup, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
@@ -83,7 +83,7 @@ class Session(ABC):
     """
 
     kind: str
-    config: VerbConfig
+    config: RunVerbConfig
     run: Any
     """What the loop drives."""
     algorithm: Algorithm | None = None
@@ -92,7 +92,7 @@ class Session(ABC):
 
     def __init__(
         self,
-        config: VerbConfig,
+        config: RunVerbConfig,
         *,
         model: Any = None,
         callbacks: Sequence[Callback] = (),
@@ -133,8 +133,8 @@ class Session(ABC):
             self.progress.say(note)
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
-            self.rewards = open_rewards(config.reward, stack)
-            policy = training_policy(config.model, model)
+            self.rewards = open_rewards(config.scores_answers, stack)
+            policy = self._load(model)
             self.config, prompts = settle_run(config, policy, inputs.found, inputs.held_out, inputs.text)
             self.policy: Policy = replace(policy, prompt_format=prompts.format)
             load = inputs.load(self.config, self.policy, self.rewards, self.progress)
@@ -143,7 +143,7 @@ class Session(ABC):
             if resume:
                 check_resolved(self.path, resolved)
             items: Any = load[0]
-            ids = items.ids if isinstance(items, Examples) else [task.id for task in items]
+            ids = items.ids if hasattr(items, "ids") else [task.id for task in items]
             self._order = row_order(self.config.data, inputs.found, ids, seed=config.seed)
             self._computing = self._choose_computing()
             with self._computing.in_force():
@@ -172,6 +172,10 @@ class Session(ABC):
     @abstractmethod
     def _check(self) -> None:
         """Refuse settings that contradict one another."""
+
+    def _load(self, model: Any) -> Policy:
+        """What is trained, from a loaded model or the configured one."""
+        return training_policy(self.config.model, model)
 
     def _why_start(self) -> str | None:
         """What needs the model as it was before training; None where nothing does."""

@@ -54,18 +54,29 @@ class ModelVerbConfig(ModelAndPartsConfig):
     """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
 
 
-class VerbConfig(ModelVerbConfig):
-    """What the verbs that train share."""
+class RunVerbConfig(ModelAndPartsConfig):
+    """What every verb that trains shares."""
 
+    verb: ClassVar[str]
+    if TYPE_CHECKING:
+        training: TrainingConfig  # each verb has its own, where it stands among its fields
+
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Of everything random: order of the data, sampling, adapters."""
+    imports: list[str] = Field(default_factory=list)
+    """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: Any = None
+    """Sets by name under `data`, `every` and `patience`; a verb gives it its type."""
     run: RunConfig = RunConfig()
-    if TYPE_CHECKING:  # each verb says what stands there
-        reward: RewardConfig | None
-        training: TrainingConfig
     resolved: dict[str, Any] = Field(default_factory=dict)
     """Written by a run: renderer, working directory etc. A resumed run compares it; it cannot be set."""
+
+    @property
+    def scores_answers(self) -> RewardConfig | None:
+        """The reward functions of the verb; None where it has none."""
+        return getattr(self, "reward", None)
 
     @field_validator("data", mode="before")
     @classmethod
@@ -74,8 +85,12 @@ class VerbConfig(ModelVerbConfig):
 
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Self:
-        for name in ("every", "samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above"):
-            if self.evaluation.changed(name) and not self.evaluation.data:
+        for name in type(self.evaluation).model_fields:
+            if (
+                name not in ("data", "stop_at", "patience")
+                and self.evaluation.changed(name)
+                and not self.evaluation.data
+            ):
                 given = getattr(self.evaluation, name)
                 raise ValueError(
                     f"evaluation.{name} {given} has no effect without evaluation.data: name a set of prompts"
@@ -85,13 +100,21 @@ class VerbConfig(ModelVerbConfig):
     @model_validator(mode="after")
     def _early_stop_has_evaluations(self) -> Self:
         for name in ("stop_at", "patience"):
-            given = getattr(self.evaluation, name)
+            given = getattr(self.evaluation, name, None)
             if given is not None and not (self.evaluation.data and self.evaluation.every):
                 raise ValueError(
                     f"evaluation.{name} {given} has no effect without evaluations during the run: "
                     "set evaluation.data and evaluation.every"
                 )
         return self
+
+
+class VerbConfig(RunVerbConfig, ModelVerbConfig):
+    """What the verbs that sample answers and train share."""
+
+    if TYPE_CHECKING:  # each verb says what stands there
+        reward: RewardConfig | None
+    evaluation: EvaluationConfig = EvaluationConfig()
 
 
 class SFTConfig(VerbConfig):

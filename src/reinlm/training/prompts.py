@@ -13,9 +13,9 @@ from reinlm.data.loading import Found
 from reinlm.data.prompts import Settled, describe, record, settle
 from reinlm.models import Policy
 from reinlm.records import Task
-from reinlm.training.config import RLConfig, VerbConfig
+from reinlm.training.config import RLConfig, RunVerbConfig
 
-_ConfigT = TypeVar("_ConfigT", bound=VerbConfig)
+_ConfigT = TypeVar("_ConfigT", bound=RunVerbConfig)
 
 PLAIN: Mapping[str, Any] = {"chat": "messages"}
 """What `auto` stands for in a run whose config.yaml does not say it: text stays plain."""
@@ -62,7 +62,7 @@ def settle_run(
     return config.model_copy(update=changes), RunPrompts(settled, kept, stated)
 
 
-def _begun(config: VerbConfig, policy: Policy) -> tuple[Mapping[str, Any] | None, bool]:
+def _begun(config: RunVerbConfig, policy: Policy) -> tuple[Mapping[str, Any] | None, bool]:
     """What `auto` stands for before the rows are looked at: a `PromptFormat` or None; and whether config.yaml may say it."""
     identity = build_renderer(config.data, policy.tokenizer).identity
     if config.resolved.get("renderer") != identity:

@@ -26,7 +26,7 @@ from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
-from reinlm.training.config import VerbConfig
+from reinlm.training.config import RunVerbConfig
 from reinlm.training.dumping import dump_defaults
 from reinlm.training.in_force import same_parts, spelled_out
 from reinlm.training.sections import TrainingConfig
@@ -46,7 +46,7 @@ of rewards that fail, and further evaluation sets."""
 _OF_EVALUATION = ("samples", "temperature", "top_p", "top_k", "max_new_tokens")
 
 
-def may_change(config: VerbConfig, *, resume: bool) -> tuple[str, ...]:
+def may_change(config: RunVerbConfig, *, resume: bool) -> tuple[str, ...]:
     """What a run may change where it is resumed: how it is evaluated too, if it had no evaluation set so far."""
     file = Path(config.run.output or "") / "config.yaml"
     if not resume or not file.is_file() or (read_recipe(file).get("evaluation") or {}).get("data"):
@@ -54,7 +54,7 @@ def may_change(config: VerbConfig, *, resume: bool) -> tuple[str, ...]:
     return (*MAY_CHANGE, *(f"evaluation.{name}" for name in _OF_EVALUATION))
 
 
-def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total: int) -> list[str]:
+def resumed_with(path: Path, config: RunVerbConfig, tree: Mapping[str, Any], total: int) -> list[str]:
     """What differs from the run that is resumed, one line each: its length with what that means for schedules, the rest as
     `evaluation.every: 0 -> 10`. `tree` is what its config.yaml would hold."""
     newest, _ = newest_checkpoint(path / CHECKPOINTS)
@@ -86,7 +86,7 @@ def resumed_with(path: Path, config: VerbConfig, tree: Mapping[str, Any], total:
     return said
 
 
-def _schedules(config: VerbConfig) -> list[str]:
+def _schedules(config: RunVerbConfig) -> list[str]:
     """What moves with the length of the run."""
     found = []
     if config.optimizer.schedule != "constant":
@@ -97,7 +97,7 @@ def _schedules(config: VerbConfig) -> list[str]:
     return found
 
 
-def as_begun(config: VerbConfig, tree: dict[str, Any]) -> dict[str, Any]:
+def as_begun(config: RunVerbConfig, tree: dict[str, Any]) -> dict[str, Any]:
     """`tree` of a run that is resumed, with the model in the words of its config.yaml where both mean the same one: the file goes
     on saying whether the run began from a path or from a loaded model."""
     file = Path(config.run.output or "") / "config.yaml"
@@ -134,19 +134,19 @@ def checkpoint_policy(path: Path, config: ModelConfig, why_start: str | None) ->
     return policy
 
 
-def loop_settings(config: VerbConfig, *, samples: bool) -> LoopSettings:
+def loop_settings(config: RunVerbConfig, *, samples: bool) -> LoopSettings:
     """What the loop needs to know: runs whose evaluation `samples` answers are judged by accuracy, others by their loss."""
     return LoopSettings(
         higher_is_better=samples,
         evaluate_every=config.evaluation.every,
-        stop_at=config.evaluation.stop_at,
+        stop_at=getattr(config.evaluation, "stop_at", None),
         patience=config.evaluation.patience,
         save_every=config.run.save_every,
         keep_last=config.run.keep_last,
     )
 
 
-def observers(config: VerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
+def observers(config: RunVerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
     """The run's trackers, the user's callbacks, and what the caller adds, in this order.
 
     Raises InputError for what cannot be used, before anything is loaded.
@@ -154,12 +154,12 @@ def observers(config: VerbConfig, callbacks: Any, reports: Sequence[Callback]) -
     return [*build_trackers(config.run.chosen_trackers), *check_callbacks(callbacks), *reports]
 
 
-def output_folder(config: VerbConfig, kind: str) -> Path:
+def output_folder(config: RunVerbConfig, kind: str) -> Path:
     """The folder that the configuration names, or a new one with a time stamp."""
     return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def check_folder(config: VerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
+def check_folder(config: RunVerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
     """Refuse a run folder that cannot be used before anything slow happens. `tree` is what its config.yaml would hold."""
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
