@@ -160,7 +160,9 @@ def examples_of(pairs: list[tuple[list[int], list[int]]]) -> Examples:
     flags = [[False] * len(prompt) + [True] * len(answer) for prompt, answer in pairs]
     offsets = np.cumsum([0, *map(len, flags)])
     ids = [token for prompt, answer in pairs for token in (*prompt, *answer)]
-    return Examples([str(n) for n in range(len(pairs))], np.array(ids), np.array([flag for row in flags for flag in row]), offsets)
+    return Examples(
+        [str(n) for n in range(len(pairs))], np.array(ids), np.array([flag for row in flags for flag in row]), offsets
+    )
 
 
 def kept_samples(folder: Path, iteration: int = 1, part: str = "part") -> Examples:
