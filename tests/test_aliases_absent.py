@@ -18,7 +18,6 @@ from reinlm.cli.app import ORDER
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (absent_verb("DPO"), "there is no command 'DPO': it learns from pairs of answers"),
         (absent_verb("serve"), "there is no command 'serve': this version serves no model"),
     ],
 )

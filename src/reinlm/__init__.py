@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
     from reinlm.api import (
+        DPOTrainer,
         RFTTrainer,
         RLTrainer,
         SFTTrainer,
         bench,
         compare,
         create_model,
+        dpo,
         evaluate,
         explain,
         generate,
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "sft": "reinlm.api",
     "rl": "reinlm.api",
+    "dpo": "reinlm.api",
     "rft": "reinlm.api",
     "compare": "reinlm.api",
     "evaluate": "reinlm.api",
@@ -50,6 +53,7 @@ _WHERE = {
     "create_model": "reinlm.api",
     "SFTTrainer": "reinlm.api",
     "RLTrainer": "reinlm.api",
+    "DPOTrainer": "reinlm.api",
     "RFTTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
@@ -67,6 +71,7 @@ _WHERE = {
 __all__ = [
     "Algorithm",
     "Callback",
+    "DPOTrainer",
     "EarlyStopping",
     "InputError",
     "Metric",
@@ -81,6 +86,7 @@ __all__ = [
     "compare",
     "create_model",
     "declare_metrics",
+    "dpo",
     "evaluate",
     "explain",
     "generate",

@@ -111,7 +111,7 @@ def run_queue(
 
     Args:
         start: runs one tree of settings.
-        kind: of the runs: "rl" or "sft".
+        kind: of the runs: "rl", "sft" or "dpo".
         say: shows a line.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic_core import PydanticUndefined
 
-from reinlm.algorithms import ALGORITHMS
+from reinlm.algorithms import ALGORITHMS, PREFERENCES
 from reinlm.aliases import ALIASES
 from reinlm.classical.registry import catalogue, find
 from reinlm.composition.algorithm import Algorithm
@@ -37,12 +37,14 @@ from reinlm.schedules import SCHEDULES
 from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
 from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
+from reinlm.training.dpo_config import DEFAULT_PREFERENCE, DPOConfig
 from reinlm.training.rejection.config import RFTConfig
 
 CONFIGS: Mapping[str, type[Config]] = {
     "rl": RLConfig,
     "sft": SFTConfig,
     "rft": RFTConfig,
+    "dpo": DPOConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
     "bench": BenchConfig,
@@ -97,7 +99,7 @@ def _config_rows(kind: type[Config], prefix: str) -> Iterator[_Row]:
                 yield _Row(key, _described(key, member.annotation, member.metadata), text, docs.get(name, ""))
         if inner is not None:
             yield from _config_rows(inner, f"{key}.eval." if many else f"{key}.")
-        yield from _part_rows(key)
+        yield from _preference_rows() if key == "algorithm" and kind is DPOConfig else _part_rows(key)
 
 
 def _section_in(annotation: Any) -> tuple[type[Config] | None, bool]:
@@ -176,6 +178,37 @@ def _algorithm_rows() -> Iterator[_Row]:
         for name, made in CHOICES.get(LISTS.get(choice, choice), {}).items():
             alone = choice in OPTIONAL and len(CHOICES[choice]) == 1  # its name may be left out
             yield from _choice_rows(f"algorithm.{choice}." if alone else f"algorithm.{choice}.{name}.", made)
+
+
+def _preference_rows() -> Iterator[_Row]:
+    """The values of the losses of judged answers, each once, with the algorithms that have it."""
+    yield _Row(
+        "algorithm.base",
+        " | ".join(PREFERENCES),
+        DEFAULT_PREFERENCE,
+        "The named algorithm whose values stand where none is given.",
+    )
+    yield _Row("algorithm.name", "text", "as in the base", "The name that the run shows.")
+    yield _Row(
+        "algorithm.loss",
+        f"{' | '.join(CHOICES['preference'])} | file.py:NAME",
+        "as in the base",
+        "Another loss of judged answers.",
+    )
+    yield _Row(
+        "algorithm.kl",
+        "{estimator: k3, …} | null",
+        "as in the base",
+        "A KL to the reference at every token of the answers.",
+    )
+    rows: dict[str, list[tuple[str, _Row]]] = {}
+    for name, made in CHOICES["preference"].items():
+        for row in _choice_rows("algorithm.", made):
+            rows.setdefault(row.key, []).append((name, row))
+    for key, found in rows.items():
+        docs = list(dict.fromkeys(row.doc for _, row in found if row.doc))
+        of = ", ".join(name for name, _ in found)
+        yield _Row(key, found[0][1].type, "as in the base", f"{' '.join(docs)} Of {of}.".strip())
 
 
 def _allowed_choices(choice: str) -> str:

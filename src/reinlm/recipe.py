@@ -121,11 +121,20 @@ def _another_algorithm(old: Any, new: Any) -> bool:
     """Whether a change of the algorithm names another one than the one that it changes."""
     if old is None or new is None:
         return False
-    from reinlm.algorithms import algorithm_name  # it imports torch, which a wrong path is refused without
+    from reinlm.algorithms import algorithm_name, preference_name  # they import torch, which a wrong path needs not
 
     names = [spec.get("base") if isinstance(spec, Mapping) else spec for spec in (old, new)]
-    known = [algorithm_name(name) if isinstance(name, str) else DEFAULT_ALGORITHM for name in names]
+    judged = _of_judgements(old, new)
+    default, read_name = ("dpo", preference_name) if judged else (DEFAULT_ALGORITHM, algorithm_name)
+    known = [read_name(name) if isinstance(name, str) else default for name in names]
     return known[0] != known[1] and names[1] is not None
+
+
+def _of_judgements(*specs: Any) -> bool:
+    """Whether changes of an algorithm are of one that learns from judged answers."""
+    from reinlm.algorithms import of_judgements  # it imports torch, which a wrong path is refused without
+
+    return any(of_judgements(spec) for spec in specs)
 
 
 def _given(tree: Mapping[str, Any]) -> Iterator[Key]:
@@ -137,7 +146,7 @@ def _given(tree: Mapping[str, Any]) -> Iterator[Key]:
     elif isinstance(algorithm, Mapping):
         from reinlm.algorithms import spell_changes  # it imports torch, which a wrong path is refused without
 
-        spelled["algorithm"] = spell_changes(algorithm)
+        spelled["algorithm"] = algorithm if _of_judgements(algorithm) else spell_changes(algorithm)
     for path, _ in leaves(spelled):
         yield path
 
@@ -149,9 +158,10 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], at: Key) -> dict
         if old is None:
             merged[key] = value
         elif path == ("algorithm",):
-            from reinlm.algorithms import merge_specs
+            from reinlm.algorithms import merge_preference_specs, merge_specs
 
-            merged[key] = merge_specs(old, value, DEFAULT_ALGORITHM)
+            judged = _of_judgements(old, value)
+            merged[key] = merge_preference_specs(old, value) if judged else merge_specs(old, value, DEFAULT_ALGORITHM)
         elif path == ("evaluation", "data") and not isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = _merge({"eval": {"path": old}}, value, path)  # one set without a name is `eval`
         elif path == ("evaluation", "data") and isinstance(value, Mapping) and "path" not in {**old, **value}:

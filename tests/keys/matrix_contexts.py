@@ -9,6 +9,7 @@ from matrix_trials import GRADED, STOPS
 Tree = dict[str, Any]
 
 _EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}, "max_new_tokens": 4}
+_JUDGED_EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}}
 _CHAT: Tree = {"path": "chat_model"}
 _SGD: Tree = {"name": "sgd", "options": {"momentum": 0.5}}
 _ONE_TOKEN: Tree = {"rollout": {"group_size": 4, "batch_size": 64, "max_new_tokens": 1}}
@@ -228,6 +229,33 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "run.rollouts_max": {},
         "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
         "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
+    },
+    "dpo": {
+        "evaluation": {"evaluation": _JUDGED_EVAL},
+        "evaluation.data": {"evaluation": {"data": None}},
+        "evaluation.data.eval": {"evaluation": _JUDGED_EVAL},
+        "evaluation.every": {"training": {"steps": 3}},
+        "evaluation.stop_at": {"evaluation": {"every": 1}, "training": {"steps": 3}},
+        "evaluation.patience": {
+            "evaluation": {"every": 1},
+            "training": {"steps": 4},
+            "optimizer": {"learning_rate": 1e-12},
+        },
+        "algorithm.label_smoothing": {"algorithm": "cdpo"},
+        "algorithm.length_normalized": {"algorithm": "ipo"},
+        "algorithm.sft_coefficient": {"algorithm": "dpo_sft"},
+        "algorithm.sft_aggregation": {"algorithm": "dpo_sft"},
+        "algorithm.gamma": {"algorithm": "simpo"},
+        "algorithm.delta": {"algorithm": "slic"},
+        "algorithm.desirable_weight": {"algorithm": "kto"},
+        "algorithm.undesirable_weight": {"algorithm": "kto"},
+        "optimizer.schedule": {"training": {"steps": 4}},
+        "run.rollouts_max": {},
+        "max_tokens": {"data": {"on_long_prompt": "skip"}},
+        "training.dropout": {"model": {"path": "noisy_model"}, "training": {"packing": "pad"}},
+        "training.reference_refresh": {"training": {"steps": 3}, "optimizer": {"learning_rate": 0.1}},
+        "training.reference_refresh.mix": {"training": {"reference_refresh": {"every": 1}}},
+        "training.reference_refresh.every": {"training": {"reference_refresh": {"every": 2}}},
     },
     "eval": {
         "evaluation": {},

@@ -158,6 +158,13 @@ def steep() -> tuple[Any, Any]:
     return model, characters
 
 
+def judged(row: dict[str, str]) -> dict[str, Any]:
+    """A row with a right answer and a wrong one."""
+    number = int(row["answer"])
+    margin, domain = float(1 + number % 3), "odd" if number % 2 else "even"
+    return {**row, "chosen": row["answer"], "rejected": str(number + 1), "margin": margin, "domain": domain}
+
+
 def fill(folder: Path) -> Path:
     """The model and the data of all trials."""
     saved(folder / "model")
@@ -168,10 +175,15 @@ def fill(folder: Path) -> Path:
     for name, lines in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "other.jsonl").write_text("".join(json.dumps(line) + "\n" for line in EXAMPLES[::-1]))
-    (folder / "others.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ROWS[::-1]))
+    (folder / "others.jsonl").write_text("".join(json.dumps(line) + "\n" for line in map(judged, ROWS[::-1])))
+    (folder / "few.jsonl").write_text("".join(json.dumps(line) + "\n" for line in map(judged, ROWS[:3])))
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in map(judged, ROWS)))
     chat = tiny(alphabet=ALPHABET + "u:a", chat_template=CHAT)
     save_policy(load_policy(chat), folder / "chat_model")
-    every = [{**line, "completion": line["answer"]} for line in ROWS]
+    every = [{**judged(line), "completion": line["answer"]} for line in ROWS]
+    noisy: Any = tiny()
+    noisy[0].config.attention_dropout = 0.5
+    save_policy(load_policy(noisy), folder / "noisy_model")
     rows = {
         "all": every,
         "more": every[::-1],

@@ -132,3 +132,15 @@ def test_a_config_that_was_edited_to_nonsense_is_refused_in_one_line(resolved: s
     file.write_text(re.sub(r"(?m)^resolved:\n(  .*\n)+", f"resolved: {resolved}\n", file.read_text()))
     with pytest.raises(InputError, match=r"resolved[.a-z]* in config.yaml is"):
         run_rl(tmp_path / "run", training={"steps": 2, "minibatches": 1}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("native", "autocast", "noted"), [(False, "bfloat16", True), (True, "bfloat16", False), (False, "auto", False)]
+)
+def test_bfloat16_without_instructions_for_it_is_noted(
+    native: bool, autocast: str, noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reinlm.training.base_session.has_bfloat16", lambda: native)
+    run = run_sft(tmp_path / "run", training={"steps": 1, "batch_size": 2, "autocast": autocast})
+    notes = json.loads((run.folder / "run.json").read_text()).get("notes", [])
+    assert any("no instructions for bfloat16" in note for note in notes) == noted

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any
 
-from reinlm.composition.preference import PreferenceAlgorithm, compose_preference, merge_preference, preference_spec
+from reinlm.composition.preference import (
+    KIND,
+    PreferenceAlgorithm,
+    compose_preference,
+    merge_preference,
+    preference_spec,
+)
 from reinlm.errors import InputError, find_name, unknown
+from reinlm.objectives import CHOICES
 from reinlm.program import command_line
 
 PREFERENCES: dict[str, Callable[[], PreferenceAlgorithm]] = {}
@@ -138,6 +145,15 @@ def resolve_preference(spec: str | Mapping[str, Any] | PreferenceAlgorithm) -> P
     if not isinstance(base, str):
         raise InputError(f"algorithm.base: {base!r} is no name", hint=f"one of {', '.join(PREFERENCES)}")
     return preference_algorithm(base, **changes)
+
+
+def of_judgements(spec: Any) -> bool:
+    """Whether a recipe's `algorithm` is one of `reinlm dpo`: by the name of its base, or by a value of a loss of judgements."""
+    base = spec.get("base") if isinstance(spec, Mapping) else spec
+    if isinstance(base, str):
+        return find_name(base, PREFERENCES) is not None or find_name(base, ALIASES) is not None
+    values = {member.name for made in CHOICES[KIND].values() for member in fields(made)}
+    return isinstance(spec, Mapping) and not values.isdisjoint(spec)
 
 
 def preference_algorithm_spec(algorithm: PreferenceAlgorithm) -> dict[str, Any]:

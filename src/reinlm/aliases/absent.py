@@ -8,13 +8,9 @@ from typing import NamedTuple
 from reinlm.errors import InputError, plain_name
 from reinlm.program import command_line
 
-_PREFERENCES = (
-    "it learns from pairs of answers, one preferred to the other, and this version has no training from preferences"
-)
 _VERBS = "`rl` improves a model against a reward, `sft` imitates completions"
 
 VERBS: Mapping[str, str] = {
-    "dpo": _PREFERENCES,
     "reward": "this version trains no reward model; a reward is a function, or file.py:function",
     "run": "a recipe of several stages has no verb in this version; each stage is one command",
     **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
@@ -35,8 +31,14 @@ TRL_NAMES: Mapping[str, str] = {
     ),
     "SFTConfig": "give the options to reinlm.sft: training={{…}}, optimizer={{…}}; `{keys}` finds an option by its name there",
     **dict.fromkeys(("RewardTrainer", "RewardConfig"), VERBS["reward"]),
-    **dict.fromkeys(("DPOTrainer", "DPOConfig", "KTOTrainer", "KTOConfig", "ORPOTrainer", "ORPOConfig"), _PREFERENCES),
-    **dict.fromkeys(("CPOTrainer", "CPOConfig", "BCOTrainer", "BCOConfig", "OnlineDPOTrainer"), _PREFERENCES),
+    **dict.fromkeys(
+        ("KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"),
+        'use reinlm.dpo, or reinlm.DPOTrainer, with algorithm="{}"',
+    ),
+    **dict.fromkeys(
+        ("DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig"),
+        'give the options to reinlm.dpo: algorithm={{"base": "{}", "beta": 0.1}}, training={{…}}, optimizer={{…}}',
+    ),
     "EarlyStoppingCallback": 'use reinlm.EarlyStopping("reward", patience=3)',
     "TrainerCallback": "use reinlm.Callback",
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from reinlm.algorithms import Algorithm
+from reinlm.algorithms import Algorithm, PreferenceAlgorithm, preference_algorithm_spec, resolve_preference
 from reinlm.api.arguments import (
     KINDS,
     arguments,
@@ -23,7 +23,7 @@ from reinlm.api.arguments import (
     read_prompts,
     split_model_argument,
 )
-from reinlm.api.keywords import RFTKeywords, RLKeywords, SFTKeywords
+from reinlm.api.keywords import DPOKeywords, RFTKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
@@ -35,6 +35,8 @@ from reinlm.runs.progress import Progress, silenced
 from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
+from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.dpo_session import DPOSession, check_dpo
 from reinlm.training.in_force import explanation, settings_tree
 from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rejection import session as rejection
@@ -119,6 +121,39 @@ class RLTrainer(RLSession):
             )
 
 
+class DPOTrainer(DPOSession):
+    """Learning from judged answers, ready to run: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: as in `SFTTrainer`.
+        data: likewise, with prompt+chosen+rejected, prompt+answers, or prompt+completion+label; see `reinlm.data.load_judged`.
+        keywords: see `DPOKeywords`; any key of `DPOConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        trainer = reinlm.DPOTrainer("PATH_OR_NAME", "pairs.jsonl", algorithm="ipo", eval_data="test.jsonl")
+        trainer.train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[DPOKeywords]) -> None:
+        refuse_while_importing("reinlm.DPOTrainer")
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        given = sections.get("algorithm")
+        composed = given if isinstance(given, PreferenceAlgorithm) else None
+        if composed is not None:
+            sections["algorithm"] = preference_algorithm_spec(composed)
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(DPOConfig, tree, loaded, resume=options.get("resume")),
+                algorithm=composed,
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
 class RFTTrainer(rejection.RFTSession):
     """Rejection sampling, ready to run: sample, keep, imitate; `train()`, or `step()` by step; `evaluate()`, `save()`.
 
@@ -182,6 +217,20 @@ def rl(
 
 
 @overload
+def dpo(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[DPOKeywords]) -> RunResult: ...
+@overload
+def dpo(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[DPOKeywords]) -> Comparison: ...
+def dpo(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[DPOKeywords]
+) -> RunResult | Comparison:
+    """Direct preference learning: DPO and its family. Arguments as in `DPOTrainer`; returns and raises as `sft` does."""
+    refuse_while_importing("reinlm.dpo")
+    if seeds is not None:
+        return _seeds("dpo", model, data, keywords, seeds)
+    return DPOTrainer(model, data, **keywords).train()
+
+
+@overload
 def rft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RFTKeywords]) -> RunResult: ...
 @overload
 def rft(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RFTKeywords]) -> Comparison: ...
@@ -217,7 +266,7 @@ def compare(
         metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
         output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
             stopped goes on when it is called again with the same output.
-        verb: of recipes: "rl", "sft" or "rft".
+        verb: of recipes: "rl", "sft", "rft" or "dpo".
         changes: of recipes: overrides "key=value" of every run.
 
     Returns:
@@ -289,6 +338,7 @@ def _queue(
     verbs: Mapping[str, tuple[Any, type[Config]]] = {
         "rl": (rl, RLConfig),
         "sft": (sft, SFTConfig),
+        "dpo": (dpo, DPOConfig),
         "rft": (rft, RFTConfig),
     }
     if verb not in verbs:
@@ -406,7 +456,7 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     What it returns is a recipe that says the same. A value without another source is a default.
 
     Args:
-        verb: "sft", "rl", "rft", "eval", "generate" or "bench".
+        verb: "sft", "rl", "rft", "dpo", "eval", "generate" or "bench".
         model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
 
     Raises:
@@ -421,10 +471,14 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     loaded, sections, options = arguments(verb, model, data, keywords)
     given = sections.get("algorithm")
     composed = sections.pop("algorithm") if isinstance(given, Algorithm) else None
+    if isinstance(given, PreferenceAlgorithm):
+        sections["algorithm"] = preference_algorithm_spec(given)
     with run_settings(verb, sections, options) as tree:
         tree = tree if composed is None else composed_over(tree, composed)
         config = configuration(kind, tree, loaded, resume=options.get("resume"))
         nulls, notes, algorithm = {}, [], None
+        if isinstance(config, DPOConfig):
+            check_dpo(config, resolve_preference(config.algorithm))
         if isinstance(config, RLConfig):
             algorithm = run_algorithm(config, composed)
             check_settings(config, algorithm)

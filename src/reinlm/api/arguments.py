@@ -17,13 +17,15 @@ from reinlm.recipe import merge_settings, refuse_resolved
 from reinlm.training.base_session import Session
 from reinlm.training.benchmark import BenchConfig
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.rejection.config import RFTConfig
 
-_TRAINING = ("sft", "rl", "rft")
+_TRAINING = ("sft", "rl", "rft", "dpo")
 KINDS: dict[str, type[Config]] = {
     "sft": SFTConfig,
     "rl": RLConfig,
     "rft": RFTConfig,
+    "dpo": DPOConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
     "bench": BenchConfig,
@@ -97,6 +99,7 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "dpo": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens")},
     "generate": {
         **{name: ("sampling", name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from reinlm.algorithms import Algorithm
+from reinlm.algorithms import Algorithm, PreferenceAlgorithm
 
 if TYPE_CHECKING:
     from reinlm.loop import Callback
@@ -76,10 +76,24 @@ class RFTKeywords(RunKeywords, total=False):
     """"current" or "base": what each iteration learns from."""
     keep: Section
     """`KeepConfig`: rule, above, count, distinct, per_prompt, …"""
+    answers: str
+    """"model" or "data": whether answers are sampled."""
     hint: str
     """The prompt of a second try, such as "{prompt}(The answer is {answer}.) "."""
     training: Section
     """`RFTTraining`: steps, epochs, batch_size, … of the learning of each iteration."""
+
+
+class DPOKeywords(RunKeywords, total=False):
+    """Keywords of `reinlm.dpo` and `reinlm.DPOTrainer`."""
+
+    algorithm: str | Section | PreferenceAlgorithm
+    """A name ("ipo"), a mapping {"base": "dpo", "beta": 0.2}, or a `PreferenceAlgorithm`."""
+    training: Section
+    """`DPOTraining`: steps, epochs, batch_size, dropout, reference_cache, …"""
+    reference: Any
+    """A path, a run, or `ReferenceConfig`: the reference model; by default the policy at the start of the run."""
+    max_tokens: int
 
 
 class RLKeywords(RunKeywords, total=False):

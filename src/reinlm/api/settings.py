@@ -48,7 +48,7 @@ def run_settings(kind: str, sections: Mapping[str, Any], options: Mapping[str, A
     (`resolved.directory` in its config.yaml, if it exists), because relative paths refer to it.
 
     Raises:
-        InputError: a folder to resume in that holds no run of this kind ("sft", "rl").
+        InputError: a folder to resume in that holds no run of this kind ("sft", "rl", "dpo").
     """
     tree = merge_settings(read(options.get("recipe")), sections)
     run = tree.get("run")

@@ -96,6 +96,37 @@ def sft(
 
 
 @command()
+def dpo(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
+    debug: Debug = False,
+) -> None:
+    """Learn from judged answers: DPO and its family.
+
+    Rows have prompt + chosen + rejected, prompt + answers (the best first), or prompt + completion + label.
+    """
+    flags = sections_of_flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree("dpo", arguments, flags | without_none({"algorithm": algorithm}), explain=explain)
+    if explain:
+        _check_seeds(seeds)
+        typer.echo(reinlm.explain("dpo", recipe=tree, resume=resume), nl=False)
+        return
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
+    _show(reinlm.dpo(recipe=tree, **options, **without_none({"seeds": seeds})))
+
+
+@command()
 def rl(
     arguments: Arguments = None,
     model: Model = None,
@@ -280,7 +311,7 @@ def report(
 ) -> None:
     """Write the report of a run again, and print its path.
 
-    The run may be finished, failed or still running, of rl, sft, quickstart or classical.
+    The run may be finished, failed or still running, of rl, sft, dpo, quickstart or classical.
     """
     from reinlm.errors import nearest
 

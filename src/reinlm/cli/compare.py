@@ -42,7 +42,7 @@ def compare(
             help="The page [default: compare.html]; of recipes the folder [default: runs/compare-TIME].",
         ),
     ] = None,
-    verb: Annotated[str, typer.Option(help="Of recipes: rl or sft.")] = "rl",
+    verb: Annotated[str, typer.Option(help="Of recipes: rl, sft or dpo.")] = "rl",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

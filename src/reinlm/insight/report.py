@@ -25,6 +25,7 @@ _TITLES = {
     "sft": "Supervised fine-tuning",
     "rl": "Reinforcement learning",
     "rft": "Rejection sampling",
+    "dpo": "Direct preference learning",
     "eval": "Evaluation",
     "quickstart": "Quickstart",
     "classical": "Classical reinforcement learning",

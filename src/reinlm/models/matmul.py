@@ -132,6 +132,11 @@ def has_onednn() -> bool:
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 by instructions of its own (AVX-512, AMX, those of ARM)."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def fastest_backend(model: nn.Module) -> MatmulBackend:
     """The faster of both for a model: oneDNN for large float32 matrices on a CPU where it was measured to be faster.
 

@@ -130,7 +130,7 @@ def plackett_luce_loss(
     Returns:
         [U] a loss of each ranking.
     """
-    units, most = (int(unit.max()) + 1, int(unit.bincount().max())) if len(unit) else (0, 0)
+    units, most = (int(unit.max()) + 1, int(unit.bincount().max())) if len(unit) else (0, 1)
     place = torch.arange(len(unit), device=unit.device) - torch.searchsorted(unit, unit)
     table = scores.new_full((units, most), -torch.inf).index_put((unit, place), scores)
     ranks = rank.new_full((units, most), -1).index_put((unit, place), rank)

@@ -108,8 +108,8 @@ def pattern(name: str) -> re.Pattern[str]:
 
 def find_metric(name: str, metrics: Mapping[str, Metric] = METRICS) -> Metric | None:
     """The declaration for a logged name such as `eval/gsm8k/pass@8`; None without one."""
-    forms = (metric for known, metric in metrics.items() if "{" in known and pattern(known).fullmatch(name))
-    return metrics.get(name) or next(forms, None)
+    forms = [metric for known, metric in metrics.items() if "{" in known and pattern(known).fullmatch(name)]
+    return metrics.get(name) or min(forms, key=lambda metric: metric.name.count("{"), default=None)  # the closest one
 
 
 NAME_CHARACTERS = "letters, digits and ./@%()=_- only"

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from reinlm.algorithms import Algorithm
 from reinlm.data import build_renderer
 from reinlm.data.loading import row_order
@@ -19,6 +21,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
 from reinlm.models import Policy, TokenModel
 from reinlm.models.heads import unwrap
+from reinlm.models.matmul import has_bfloat16
 from reinlm.places import checkpoint_note
 from reinlm.recipe import is_model_placeholder, read_run, resolved_of
 from reinlm.records import Task
@@ -88,7 +91,7 @@ class Session(ABC):
     """What the loop drives."""
     algorithm: Algorithm | None = None
     samples = True
-    """Whether evaluation samples answers; otherwise it measures a loss."""
+    """Whether evaluation gives an accuracy, as of sampled answers; otherwise it measures a loss."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Session(ABC):
             self._computing = self._choose_computing()
             with self._computing.in_force():
                 self.run = self._make(load)
-            self._note_padding(self.run.model)
+            self._note_slow_paths(self.run.model)
             if resume:
                 check_steps(self.path, self.run.total_steps)
                 said = resumed_with(self.path, config, tree, self.run.total_steps) + changed_files(self.path, files)
@@ -193,15 +196,22 @@ class Session(ABC):
     def _make(self, loaded: Any) -> Any:
         """What the loop drives."""
 
-    def _note_padding(self, model: TokenModel) -> None:
-        """Say once that the fastest layout is not to be had, where the choice was left to the library."""
-        if model.asked_packing != "auto" or model.packing != "pad":
-            return
+    def _note_slow_paths(self, model: TokenModel) -> None:
+        """Say once what cannot be computed the fastest way."""
         lm = unwrap(model.lm)
-        text = (
-            f"sequences are padded: {type(lm).__name__} with attention {lm.config._attn_implementation!r} cannot share prefixes "
-            "(training.packing); model.attention=sdpa may"
-        )
+        if model.asked_packing == "auto" and model.packing == "pad":
+            self._note(
+                f"sequences are padded: {type(lm).__name__} with attention {lm.config._attn_implementation!r} cannot share "
+                "prefixes (training.packing); model.attention=sdpa may"
+            )
+        dtype = autocast(self.config.training, self.policy)
+        if dtype == torch.bfloat16 and model.device.type == "cpu" and not has_bfloat16():
+            self._note(
+                "this processor has no instructions for bfloat16, and computes with training.autocast=bfloat16 more slowly "
+                "than without"
+            )
+
+    def _note(self, text: str) -> None:
         self.notes.append(text)
         self.progress.say(f"note: {text}")
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec, resolve
+from reinlm.algorithms import (
+    ALGORITHMS,
+    PREFERENCES,
+    Algorithm,
+    PreferenceAlgorithm,
+    algorithm_spec,
+    preference_algorithm_spec,
+    resolve,
+    resolve_preference,
+)
 from reinlm.composition import updates_in
 from reinlm.composition.changes import OPTIONAL
 from reinlm.composition.document import short, short_kl
@@ -20,13 +29,14 @@ from reinlm.recipe import Settings
 from reinlm.schedules import SCHEDULES
 from reinlm.sources import DEFAULT_OF, Key, annotate, find_source, leaves, unwrapped
 from reinlm.training.config import RLConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.dumping import dump
 
 _SHOWN = 6
 """Values of one source that the console shows; `--explain` shows all."""
 
 
-def settings_tree(config: Config, algorithm: Algorithm | None = None) -> dict[str, Any]:
+def settings_tree(config: Config, algorithm: Algorithm | PreferenceAlgorithm | None = None) -> dict[str, Any]:
     """The configuration as plain values, the algorithm with every choice spelled out; usable as a recipe.
 
     Args:
@@ -36,7 +46,11 @@ def settings_tree(config: Config, algorithm: Algorithm | None = None) -> dict[st
     if isinstance(training := tree.get("training"), dict) and training.get("steps") is not None:
         del training["epochs"]  # it has no effect beside steps
     if isinstance(config, RLConfig):
+        assert not isinstance(algorithm, PreferenceAlgorithm)
         tree["algorithm"] = _spec(algorithm or resolve(config.algorithm), config.algorithm)
+    if isinstance(config, DPOConfig):
+        assert not isinstance(algorithm, Algorithm)
+        tree["algorithm"] = preference_algorithm_spec(algorithm or resolve_preference(config.algorithm))
     if "imports" in tree:
         tree["imports"] = [*tree["imports"], *_further_imports(tree)]
     return tree
@@ -110,9 +124,11 @@ def spelled_out(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of a config.yaml, with every choice of its algorithm spelled out, for a comparison."""
     algorithm = tree.get("algorithm")
     named = algorithm.get("base") if isinstance(algorithm, Mapping) else algorithm
-    if named not in ALGORITHMS:
+    if named not in ALGORITHMS and named not in PREFERENCES:
         return dict(tree)
     try:
+        if named in PREFERENCES:
+            return {**tree, "algorithm": preference_algorithm_spec(resolve_preference(algorithm))}  # type: ignore[arg-type]
         return {**tree, "algorithm": _spec(resolve(algorithm), algorithm)}  # type: ignore[arg-type]  # its base is a name
     except ValueError:  # it holds choices that were given in Python
         return dict(tree)

@@ -14,7 +14,7 @@ from reinlm.models.loading import check_model_folder
 from reinlm.records import Task
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
-from reinlm.training.config import RLConfig, SFTConfig, VerbConfig
+from reinlm.training.config import RLConfig, RunVerbConfig, SFTConfig
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.rejection.sampling import hinted_task
 from reinlm.training.rejection.stored import StoredAnswers, find_stored, load_stored
@@ -42,7 +42,7 @@ class SFTInputs(Inputs):
     """
 
     def __init__(self, config: SFTConfig, *, samples: bool) -> None:
-        _refuse_orders(config)
+        refuse_orders(config)
         self._samples = samples
         self.found = find_rows(config.data, "example")
         kind: Kind = "prompt" if samples else "example"
@@ -56,7 +56,7 @@ class SFTInputs(Inputs):
         limit = config.max_tokens or policy.context_length
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         examples = load_examples(config.data, tokenizer, max_tokens=limit, found=self.found)
-        _say_skipped(progress, examples.skipped)
+        say_skipped(progress, examples.skipped)
         held_out: dict[str, Examples] = {}
         tasks: dict[str, Sequence[Task]] = {}
         for name, data in config.evaluation.data.items():
@@ -77,7 +77,7 @@ class RLInputs(Inputs):
     """
 
     def __init__(self, config: RLConfig) -> None:
-        _refuse_orders(config)
+        refuse_orders(config)
         for source in (config.reference, config.teacher):
             if source is not None:
                 check_model_folder(source.path)
@@ -102,11 +102,11 @@ class RLInputs(Inputs):
             for name, items in sets.items():
                 check_set(rewards, name, items)
         _check_batch(config, len(tasks.items))
-        _say_skipped(progress, tasks.skipped)
+        say_skipped(progress, tasks.skipped)
         text = None
         if config.text is not None:
             text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
-            _say_skipped(progress, text.skipped)
+            say_skipped(progress, text.skipped)
         return tasks.items, sets, text
 
 
@@ -114,7 +114,7 @@ class RFTInputs(Inputs):
     """The rows of rejection sampling. Raises InputError for data, columns or rows that cannot be used."""
 
     def __init__(self, config: RFTConfig) -> None:
-        _refuse_orders(config)
+        refuse_orders(config)
         self.found = find_rows(config.data, "prompt") if config.answers == "model" else find_stored(config.data)
         self.held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
 
@@ -139,7 +139,7 @@ class RFTInputs(Inputs):
                 check_set(rewards, name, items)
         if config.hint is not None:
             hinted_task(tasks.items[0], config.hint)  # a column that it names and no row has ends the run here
-        _say_skipped(progress, tasks.skipped)
+        say_skipped(progress, tasks.skipped)
         return tasks.items, sets, room, stored
 
 
@@ -160,7 +160,8 @@ def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
         raise InputError(f"evaluation set {name!r}: {error.message}", hint=error.hint) from error
 
 
-def _refuse_orders(config: VerbConfig) -> None:
+def refuse_orders(config: RunVerbConfig) -> None:
+    """Raise InputError for an order of the rows of evaluation sets, which are read once each."""
     for name, data in config.evaluation.data.items():
         refuse_order(data, f"evaluation.data.{name}")
     if isinstance(config, RLConfig) and config.text is not None:
@@ -175,6 +176,7 @@ def _check_batch(config: RLConfig, prompts: int) -> None:
         )
 
 
-def _say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
+def say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
+    """Say how many rows were left out, by reason."""
     for reason, count in skipped.items():
         progress.say(f"skipped {count} rows: {reason}")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from reinlm.data import DataConfig, Examples, build_renderer
+from reinlm.data import DataConfig, Examples, Judged, build_renderer
 from reinlm.data.loading import Found
 from reinlm.data.prompts import Settled, describe, record, settle
 from reinlm.models import Policy
@@ -72,10 +72,10 @@ def _begun(config: RunVerbConfig, policy: Policy) -> tuple[Mapping[str, Any] | N
     return config.resolved["prompts"], True
 
 
-def first_prompt(items: Examples | Sequence[Task], data: DataConfig, policy: Policy) -> str:
+def first_prompt(items: Examples | Judged | Sequence[Task], data: DataConfig, policy: Policy) -> str:
     """The first prompt as the model reads it; of an example the tokens before its first trained one."""
-    if isinstance(items, Examples):
-        first = items[0]
+    if isinstance(items, Examples | Judged):
+        first = (items.examples if isinstance(items, Judged) else items)[0]
         ids = [int(token) for token in first.token_ids[: int(np.argmax(first.trained))]]
         if len(ids) <= build_renderer(data, policy.tokenizer).front_length:  # a whole text
             ids = [int(token) for token in first.token_ids[:64]]
@@ -84,6 +84,6 @@ def first_prompt(items: Examples | Sequence[Task], data: DataConfig, policy: Pol
     return str(policy.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def prompt_line(settled: Settled, found: Found, items: Examples | Sequence[Task], policy: Policy) -> str:
+def prompt_line(settled: Settled, found: Found, items: Examples | Judged | Sequence[Task], policy: Policy) -> str:
     """One line for the start of a run: how prompts are rendered, and the first one."""
     return describe(settled, found, first_prompt(items, settled.config, policy))

@@ -135,7 +135,8 @@ def checkpoint_policy(path: Path, config: ModelConfig, why_start: str | None) ->
 
 
 def loop_settings(config: RunVerbConfig, *, samples: bool) -> LoopSettings:
-    """What the loop needs to know: runs whose evaluation `samples` answers are judged by accuracy, others by their loss."""
+    """What the loop needs to know: runs whose evaluation `samples` answers, or orders judged ones, are judged by accuracy, others
+    by their loss."""
     return LoopSettings(
         higher_is_better=samples,
         evaluate_every=config.evaluation.every,

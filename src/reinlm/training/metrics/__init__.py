@@ -1,5 +1,8 @@
 """The metrics that training logs, declared: samples, evaluation, updates, and the steps themselves."""
 
-from reinlm.training.metrics import evaluation, rejection, sampled, steps, update
+from reinlm.training.metrics import evaluation, preferences, rejection, sampled, steps, update
 
-METRICS = (*evaluation.METRICS, *sampled.METRICS, *rejection.METRICS, *update.METRICS, *steps.METRICS)
+METRICS = (
+    *(*evaluation.METRICS, *preferences.METRICS, *sampled.METRICS, *rejection.METRICS),
+    *(*update.METRICS, *steps.METRICS),
+)

@@ -6,7 +6,8 @@ METRICS = declare_metrics(
     Metric(
         "eval/{set}/accuracy",
         "fraction",
-        "held-out answers that the verifier accepts; where rewards come from the environment alone, an episode cut off before "
+        "held-out answers that the verifier accepts, or held-out pairs whose better answer has the higher implicit reward; where "
+        "rewards come from the environment alone, an episode cut off before "
         "its reward counts as not right",
         healthy="rises, then stays",
         bad="flat while `reward` rises: the reward rises without better answers, or training problems are memorised",
