@@ -128,7 +128,7 @@ class Matrix:
         return seen
 
     def _run(self, verb: str, tree: Mapping[str, Any]) -> Seen:
-        if verb in ("rl", "sft", "rft", "dpo"):
+        if verb in ("rl", "sft", "rft", "dpo", "reward"):
             result: Any = getattr(reinlm, verb)(recipe=tree)
             return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":

@@ -257,6 +257,28 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "training.reference_refresh.mix": {"training": {"reference_refresh": {"every": 1}}},
         "training.reference_refresh.every": {"training": {"reference_refresh": {"every": 2}}},
     },
+    "reward": {
+        "evaluation": {"evaluation": _JUDGED_EVAL},
+        "evaluation.data": {"evaluation": {"data": None}},
+        "evaluation.data.eval": {"evaluation": _JUDGED_EVAL},
+        "evaluation.patience": {
+            "evaluation": {"every": 1},
+            "training": {"steps": 4},
+            "optimizer": {"learning_rate": 1e-12},
+        },
+        "data.ratings": {"data": {"path": "rated_twice.jsonl"}},
+        "evaluation.data.eval.ratings": {
+            "data": {"path": "rated_twice.jsonl"},
+            "evaluation": {"data": {"eval": {"path": "rated_twice.jsonl"}}},
+        },
+        "optimizer.max_skipped": {"data": {"path": "far.jsonl"}},
+        "run.rollouts_max": {},
+        "loss.top": {"data": {"path": "ranked.jsonl"}},
+        "loss.tie": {"data": {"path": "tied.jsonl"}},
+        "head.spread_penalty": {"head": {"members": 3}},
+        "head.weights": {"data": {"path": "rated.jsonl"}},
+        "max_tokens": {"data": {"on_long_prompt": "skip"}},
+    },
     "eval": {
         "evaluation": {},
         "reward.one_by_one": {**_PICKY, "evaluation": {"samples": 8}},

@@ -165,6 +165,19 @@ def judged(row: dict[str, str]) -> dict[str, Any]:
     return {**row, "chosen": row["answer"], "rejected": str(number + 1), "margin": margin, "domain": domain}
 
 
+def _of_reward_models() -> dict[str, list[Any]]:
+    """Judged answers by file: ties, rankings, ratings, and margins that no score can have."""
+    pairs = [judged(row) for row in ROWS]
+    rated: list[dict[str, Any]] = [{"prompt": row["prompt"], "completion": row["answer"]} for row in ROWS]
+    return {
+        "tied": [{**pair, "tie": n % 2 == 0} for n, pair in enumerate(pairs)],
+        "far": [{**pair, "margin": 1e39} for pair in pairs],
+        "ranked": [{"prompt": row["prompt"], "answers": [row["answer"], "9", "99"]} for row in ROWS],
+        "rated": [{**row, "ratings": {"helpful": n % 4, "short": n % 3}} for n, row in enumerate(rated)],
+        "rated_twice": [{**row, "rating": n % 4, "good": n % 3} for n, row in enumerate(rated)],
+    }
+
+
 def fill(folder: Path) -> Path:
     """The model and the data of all trials."""
     saved(folder / "model")
@@ -189,6 +202,7 @@ def fill(folder: Path) -> Path:
         "more": every[::-1],
         "long": [*every, {**every[0], "prompt": "1" * 90}],
         "bad": [*every, {}],
+        **_of_reward_models(),
     }
     for name, lines in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

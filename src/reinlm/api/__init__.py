@@ -23,7 +23,7 @@ from reinlm.api.arguments import (
     read_prompts,
     split_model_argument,
 )
-from reinlm.api.keywords import DPOKeywords, RFTKeywords, RLKeywords, SFTKeywords
+from reinlm.api.keywords import DPOKeywords, RewardKeywords, RFTKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
@@ -41,6 +41,8 @@ from reinlm.training.in_force import explanation, settings_tree
 from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rejection import session as rejection
 from reinlm.training.rejection.config import RFTConfig
+from reinlm.training.reward_config import RewardModelConfig
+from reinlm.training.reward_session import RewardSession
 from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
 from reinlm.training.sessions import RLSession, SFTSession
 from reinlm.training.verbs import Answers, run_evaluation, run_generation
@@ -154,6 +156,35 @@ class DPOTrainer(DPOSession):
             )
 
 
+class RewardTrainer(RewardSession):
+    """A reward model of judged answers, ready to be trained: `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model: as in `SFTTrainer`: the language model whose backbone is taken; also a reward model to train on.
+        data: likewise, with prompt+chosen+rejected, prompt+answers, prompt+completion with label or ratings, or
+            prompt+completions+labels (steps); see `reinlm.data.load_judged`.
+        keywords: see `RewardKeywords`; any key of `RewardModelConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        trainer = reinlm.RewardTrainer("PATH_OR_NAME", "pairs.jsonl", eval_data="test.jsonl", head={"members": 4})
+        trainer.train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RewardKeywords]) -> None:
+        refuse_while_importing("reinlm.RewardTrainer")
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(RewardModelConfig, tree, loaded, resume=options.get("resume")),
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
 class RFTTrainer(rejection.RFTSession):
     """Rejection sampling, ready to run: sample, keep, imitate; `train()`, or `step()` by step; `evaluate()`, `save()`.
 
@@ -228,6 +259,22 @@ def dpo(
     if seeds is not None:
         return _seeds("dpo", model, data, keywords, seeds)
     return DPOTrainer(model, data, **keywords).train()
+
+
+@overload
+def reward(
+    model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RewardKeywords]
+) -> RunResult: ...
+@overload
+def reward(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RewardKeywords]) -> Comparison: ...
+def reward(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RewardKeywords]
+) -> RunResult | Comparison:
+    """Train a reward model on judged answers. Arguments as in `RewardTrainer`; returns and raises as `sft` does."""
+    refuse_while_importing("reinlm.reward")
+    if seeds is not None:
+        return _seeds("reward", model, data, keywords, seeds)
+    return RewardTrainer(model, data, **keywords).train()
 
 
 @overload
@@ -339,6 +386,7 @@ def _queue(
         "rl": (rl, RLConfig),
         "sft": (sft, SFTConfig),
         "dpo": (dpo, DPOConfig),
+        "reward": (reward, RewardModelConfig),
         "rft": (rft, RFTConfig),
     }
     if verb not in verbs:

@@ -19,13 +19,15 @@ from reinlm.training.benchmark import BenchConfig
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.rejection.config import RFTConfig
+from reinlm.training.reward_config import RewardModelConfig
 
-_TRAINING = ("sft", "rl", "rft", "dpo")
+_TRAINING = ("sft", "rl", "rft", "dpo", "reward")
 KINDS: dict[str, type[Config]] = {
     "sft": SFTConfig,
     "rl": RLConfig,
     "rft": RFTConfig,
     "dpo": DPOConfig,
+    "reward": RewardModelConfig,
     "eval": EvalConfig,
     "generate": GenerateConfig,
     "bench": BenchConfig,
@@ -100,6 +102,7 @@ SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "dpo": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "reward": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens")},
     "generate": {
         **{name: ("sampling", name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")},

@@ -96,6 +96,20 @@ class DPOKeywords(RunKeywords, total=False):
     max_tokens: int
 
 
+class RewardKeywords(RunKeywords, total=False):
+    """Keywords of `reinlm.reward` and `reinlm.RewardTrainer`."""
+
+    training: Section
+    """`RewardTraining`: steps, epochs, batch_size, length, …"""
+    loss: str | Section
+    """A name ("bradley_terry"), or `RewardLossConfig`: margin_scale, label_smoothing, centering, …"""
+    head: Section
+    """`HeadConfig`: pooling, members, spread_penalty, weights, dropout."""
+    normalize: Any
+    """`NormalizeConfig`: path (or it alone), answers; None leaves scores as they are trained."""
+    max_tokens: int
+
+
 class RLKeywords(RunKeywords, total=False):
     """Keywords of `reinlm.rl` and `reinlm.RLTrainer`."""
 

@@ -127,6 +127,36 @@ def dpo(
 
 
 @command()
+def reward(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
+    debug: Debug = False,
+) -> None:
+    """Train a reward model on judged answers.
+
+    Rows have prompt + chosen + rejected, prompt + answers (the best first), or prompt + completion with a label or ratings.
+    """
+    flags = sections_of_flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree("reward", arguments, flags, explain=explain)
+    if explain:
+        _check_seeds(seeds)
+        typer.echo(reinlm.explain("reward", recipe=tree, resume=resume), nl=False)
+        return
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
+    _show(reinlm.reward(recipe=tree, **options, **without_none({"seeds": seeds})))
+
+
+@command()
 def rl(
     arguments: Arguments = None,
     model: Model = None,

@@ -26,6 +26,7 @@ _TITLES = {
     "rl": "Reinforcement learning",
     "rft": "Rejection sampling",
     "dpo": "Direct preference learning",
+    "reward": "Reward model",
     "eval": "Evaluation",
     "quickstart": "Quickstart",
     "classical": "Classical reinforcement learning",

@@ -244,6 +244,38 @@ def load_classifier(config: ModelConfig, *, trained: bool = False) -> Policy:
         logging.set_verbosity(before)
 
 
+def as_policy(source: Any) -> Policy:
+    """A policy of a loaded (model, tokenizer) whose model need not generate, such as a classifier; a policy as it is."""
+    if isinstance(source, Policy):
+        return source
+    model, tokenizer = source
+    return _policy(model, tokenizer, getattr(model.config, "_name_or_path", "") or type(model).__name__)
+
+
+def classifier_of(policy: Policy) -> Policy:
+    """A sequence classifier of one label with a copy of a language model's backbone, and a new head.
+
+    Raises InputError for an adapter, and an architecture that transformers has no sequence classifier of.
+    """
+    import copy
+
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    lm: Any = policy.model
+    if hasattr(lm, "peft_config"):
+        raise InputError("the model has an adapter", hint="give the base model with model.lora, or a merged one")
+    config = copy.deepcopy(lm.config)
+    config.num_labels = 1
+    try:
+        with torch.random.fork_rng(devices=[]):
+            made: Any = AutoModelForSequenceClassification.from_config(config, dtype=lm.dtype)
+    except ValueError as error:
+        raise InputError(f"{type(lm).__name__}: {first_line(error)}") from error
+    getattr(made, made.base_model_prefix).load_state_dict(getattr(lm, lm.base_model_prefix).state_dict())
+    return replace(policy, model=made.to(policy.device).eval())
+
+
 def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: bool = False) -> PreTrainedModel:
     """`labels`: of a classifier, a new head with so many outputs; None: that of the folder."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification

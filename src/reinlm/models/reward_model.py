@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models.heads import resolve_packing, unwrap
-from reinlm.models.loading import ModelConfig, Policy, load_classifier
+from reinlm.models.loading import ModelConfig, Policy, as_policy, classifier_of, load_classifier, load_policy
 from reinlm.models.modules import training_mode
 from reinlm.models.packed import Packing, micro_batches
 from reinlm.models.prefix_sharing import micro_batches_sharing
@@ -38,6 +38,7 @@ Reads = Literal["answer", "steps"]
 
 HEADS = "reward_heads.safetensors"
 """The file beside a reward model of several members or criteria that holds the head of each."""
+CLASSIFIER = "ForSequenceClassification"
 SETTINGS = "reward_model"
 """The key of config.json that says what the outputs mean."""
 
@@ -311,8 +312,30 @@ def classifier_head(classifier: Any) -> nn.Linear:
     return found
 
 
+def classifier_policy(source: Any) -> Policy:
+    """A sequence classifier to train: of a `ModelConfig`, or of a loaded model with its tokenizer.
+
+    A reward model keeps its head; of a language model the backbone is taken, and the head is new.
+
+    Raises:
+        InputError: what `load_classifier` and `load_policy` raise.
+    """
+    if isinstance(source, ModelConfig):
+        trained = is_reward_model(source.path)
+        policy = load_classifier(source, trained=trained)
+    else:
+        given = source[0] if isinstance(source, tuple) and len(source) == 2 else getattr(source, "model", None)
+        trained = type(unwrap(given)).__name__.endswith(CLASSIFIER) if isinstance(given, nn.Module) else False
+        policy = as_policy(source) if trained else classifier_of(load_policy(source))
+    settings = unwrap(policy.model).config
+    if not trained:
+        settings.get_text_config().pad_token_id = settings.pad_token_id = _spare_token(policy)
+    settings.reward_head_trained = trained
+    return policy
+
+
 def new_reward_model(
-    config: ModelConfig,
+    source: ModelConfig | Policy,
     heads: RewardHeads = RewardHeads(),
     *,
     seed: int = 0,
@@ -322,29 +345,29 @@ def new_reward_model(
 
     New heads are drawn with standard deviation 1 / sqrt(hidden + 1) (Stiennon et al., arXiv 2009.01325), from `seed`.
 
+    Args:
+        source: which model, or what `classifier_policy` gave.
+
     Raises:
         InputError: a model that cannot be loaded, an architecture without a sequence classifier, or a reward model whose
             heads are others than those asked for.
     """
-    if is_reward_model(config.path):
-        loaded = load_reward_model(config, packing=packing)
-        names = ("criteria", "members", "pooling", "reads", "separator")
-        for name in names:
-            if getattr(loaded.heads, name) != getattr(heads, name):
-                raise InputError(
-                    f"{config.path} is a reward model with {name} {getattr(loaded.heads, name)!r}, not {getattr(heads, name)!r}",
-                    hint="train on with the same heads, or begin from a language model",
-                )
-        kept = replace(heads, shift=0.0, reference=None)
-        return RewardModel(loaded.policy, kept, loaded.head.weight.detach(), packing=packing)
-    policy = load_classifier(config)
+    policy = source if isinstance(source, Policy) else classifier_policy(source)
     classifier = unwrap(policy.model)
-    settings = classifier.config.get_text_config()
-    settings.pad_token_id = classifier.config.pad_token_id = _spare_token(policy)
-    hidden = classifier_head(classifier).in_features
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(heads.outputs, hidden, generator=generator, dtype=torch.float64) / math.sqrt(hidden + 1)
-    return RewardModel(policy, heads, weight, packing=packing)
+    final = classifier_head(classifier)
+    if not classifier.config.__dict__.pop("reward_head_trained", False):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(heads.outputs, final.in_features, generator=generator, dtype=torch.float64)
+        return RewardModel(policy, heads, drawn / math.sqrt(final.in_features + 1), packing=packing)
+    loaded = _with_its_heads(policy, str(classifier.config._name_or_path), packing)
+    for name in ("criteria", "members", "pooling", "reads", "separator"):
+        if getattr(loaded.heads, name) != getattr(heads, name):
+            raise InputError(
+                f"the model is a reward model with {name} {getattr(loaded.heads, name)!r}, not {getattr(heads, name)!r}",
+                hint="train on with the same heads, or begin from a language model",
+            )
+    kept = replace(heads, shift=0.0, reference=None)
+    return RewardModel(policy, kept, loaded.head.weight.detach(), packing=packing)
 
 
 def load_reward_model(config: ModelConfig | str, *, packing: Packing | Literal["auto"] = "auto") -> RewardModel:
@@ -353,23 +376,27 @@ def load_reward_model(config: ModelConfig | str, *, packing: Packing | Literal["
     Raises:
         InputError: what cannot be loaded, a model without a head, or with several labels.
     """
+    settings = config if isinstance(config, ModelConfig) else ModelConfig(path=config)
+    return _with_its_heads(load_classifier(settings, trained=True), settings.path, packing)
+
+
+def _with_its_heads(policy: Policy, path: str, packing: Packing | Literal["auto"]) -> RewardModel:
+    """A classifier that was loaded from `path`, with the heads that stand there."""
     from safetensors.torch import load_file
 
-    settings = config if isinstance(config, ModelConfig) else ModelConfig(path=config)
-    policy = load_classifier(settings, trained=True)
     classifier = unwrap(policy.model)
     final = classifier_head(classifier)
     stored = getattr(classifier.config, SETTINGS, None)
     heads = RewardHeads() if stored is None else RewardHeads.from_json(stored)
     if final.out_features != 1:
         raise InputError(
-            f"{settings.path} gives {final.out_features} numbers for an answer, and a reward is one",
+            f"{path} gives {final.out_features} numbers for an answer, and a reward is one",
             hint="give a sequence classifier with num_labels=1",
         )
-    file = Path(settings.path).expanduser() / HEADS
+    file = Path(path).expanduser() / HEADS
     weight = load_file(file)["heads"] if heads.outputs > 1 and file.is_file() else final.weight.detach()
     if weight.shape[0] != heads.outputs:
-        raise InputError(f"{settings.path} lacks {HEADS}, which holds the {heads.outputs} heads of this reward model")
+        raise InputError(f"{path} lacks {HEADS}, which holds the {heads.outputs} heads of this reward model")
     return RewardModel(policy, heads, weight, packing=packing)
 
 
@@ -380,7 +407,7 @@ def is_reward_model(path: str) -> bool:
         names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
     except (OSError, ValueError):
         return False
-    return any(str(name).endswith("ForSequenceClassification") for name in names)
+    return any(str(name).endswith(CLASSIFIER) for name in names)
 
 
 def _spare_token(policy: Policy) -> int:

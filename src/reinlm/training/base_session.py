@@ -19,7 +19,7 @@ from reinlm.data.loading import row_order
 from reinlm.environments import MakeEnvironment
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Loop, RunResult
-from reinlm.models import Policy, TokenModel
+from reinlm.models import ModelConfig, Policy, TokenModel, load_policy
 from reinlm.models.heads import unwrap
 from reinlm.models.matmul import has_bfloat16
 from reinlm.places import checkpoint_note
@@ -128,7 +128,7 @@ class Session(ABC):
         self.path = check_folder(config, self.kind, tree, resume=resume, overwrite=overwrite)
         """The run's folder."""
         if model is None and is_model_placeholder(config.model.path):
-            model = checkpoint_policy(self.path, config.model, self._why_start())
+            model = checkpoint_policy(self.path, config.model, self._why_start(), self._load_config)
         inputs: Any = self._read()
         for line in given_lines(self.sources, tree, read_run(self.path) if resume else None):
             self.progress.say(line)
@@ -179,6 +179,10 @@ class Session(ABC):
     def _load(self, model: Any) -> Policy:
         """What is trained, from a loaded model or the configured one."""
         return training_policy(self.config.model, model)
+
+    def _load_config(self, config: ModelConfig) -> Policy:
+        """A checkpoint of such a run, in place of a loaded model that it began from."""
+        return load_policy(config)
 
     def _why_start(self) -> str | None:
         """What needs the model as it was before training; None where nothing does."""

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,19 @@ def as_begun(config: RunVerbConfig, tree: dict[str, Any]) -> dict[str, Any]:
     return tree if not saved or loaded_from(saved) != loaded_from(path) else merge(tree, {"model": {"path": saved}})
 
 
-def checkpoint_policy(path: Path, config: ModelConfig, why_start: str | None) -> Policy:
+def checkpoint_policy(
+    path: Path,
+    config: ModelConfig,
+    why_start: str | None,
+    load: Callable[[ModelConfig], Policy] = load_policy,
+) -> Policy:
     """The model of a resumed run that began from a loaded one: that of its newest checkpoint, in its dtype.
 
     Args:
         path: the run's folder.
         config: the run's own, whose path names no folder.
         why_start: what needs the model as it was before training; None where nothing does.
+        load: reads a checkpoint.
 
     Raises:
         InputError: where the checkpoint does not suffice: something needs the start, the model has an adapter, or there is none.
@@ -128,7 +134,7 @@ def checkpoint_policy(path: Path, config: ModelConfig, why_start: str | None) ->
             f"model.path was given in Python and is not in the file: {config.path}; {reason}",
             hint="give the model as it was before training again: model=…, or --model PATH",
         )
-    policy = load_policy(config.model_copy(update={"path": str(newest), "dtype": "float32"}))
+    policy = load(config.model_copy(update={"path": str(newest), "dtype": "float32"}))
     stored = json.loads((newest / "config.json").read_text(encoding="utf-8")).get("dtype") or "float32"
     policy.model.to(getattr(torch, stored))  # the weights themselves are restored with the run
     return policy
