@@ -16,6 +16,7 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
+from reinlm.objectives.best_of_n import best_of_n_kl
 from reinlm.objectives.calibration import (
     Reliability,
     auc,
@@ -238,6 +239,7 @@ __all__ = [
     "admissible_rollouts",
     "auc",
     "best_of_group",
+    "best_of_n_kl",
     "brier_score",
     "calibration_error",
     "choice",
