@@ -27,6 +27,7 @@ from snippets import ROOT, RUN, SHOWN, Block, blocks, commands, outside_fences, 
 from typer.main import get_command
 
 import reinlm
+from reinlm.algorithms import of_judgements
 from reinlm.cli import app, main
 from reinlm.config import dump_yaml, merge, parse_yaml
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
@@ -72,7 +73,12 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     own = [{"problem": row["question"], "solution": row["answer"]} for row in rows]
     graded = [{**row, "level": level} for level, row in enumerate(rows)]
-    files = {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
+    pairs = [
+        {"prompt": row["question"], "chosen": row["answer"], "rejected": f"{row['answer']}0", "domain": "sums"}
+        for row in rows
+    ]
+    files: dict[str, Any] = {"pairs": pairs, "held_out": pairs[:8]}
+    files |= {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     (folder / "tinyshakespeare.txt").write_text(PLAYS, encoding="utf-8")
@@ -176,6 +182,10 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
 
     def recipe(block: Block) -> str:
         tree = parse_yaml(shortened(block.body), block.where)
+        if of_judgements(tree.get("algorithm")):
+            own = {"model": "PATH_OR_NAME", "data": "pairs.jsonl", "training": {"steps": 1}}
+            reinlm.dpo(recipe=merge(own, tree), output="runs/recipe", overwrite=True, quiet=True)
+            return "recipes"
         base: dict[str, Any] = {
             "model": "PATH_OR_NAME",
             "data": "train.jsonl",
@@ -187,7 +197,8 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
         base = {key: value for key, value in base.items() if isinstance(value, dict) or key not in tree}
         tree = merge(merge(base, tree), {"training": {"steps": 1}})
         shutil.rmtree("runs/recipe", ignore_errors=True)
-        reinlm.rl(recipe=tree, output="runs/recipe", quiet=True)
+        train = reinlm.rft if "method" in tree else reinlm.rl
+        train(recipe=tree, output="runs/recipe", quiet=True)
         return "recipes"
 
     def run_block(block: Block) -> str:

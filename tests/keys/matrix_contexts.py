@@ -9,6 +9,7 @@ from matrix_trials import GRADED, STOPS
 Tree = dict[str, Any]
 
 _EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}, "max_new_tokens": 4}
+_TWICE: Tree = {"columns": {"rejected": "{chosen}{chosen}"}}
 _JUDGED_EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}}
 _CHAT: Tree = {"path": "chat_model"}
 _SGD: Tree = {"name": "sgd", "options": {"momentum": 0.5}}
@@ -70,6 +71,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data": {"evaluation": {"data": None, "max_new_tokens": None}},
         "evaluation.data.eval": {"evaluation": _EVAL},
         **_of_data("evaluation.data.eval", lambda values: {"evaluation": {"data": {"eval": values}}}),
+        "data.max_similarity": {"data": _TWICE},
+        "evaluation.data.eval.max_similarity": {"evaluation": {"data": {"eval": _TWICE}}},
         "reward.call": {"reward": {"functions": ["rewards.py:calls"]}},
         "reward.on_reward_error": {"reward": {"functions": ["rewards.py:fails"]}},
         "reward.retries": {"reward": {**_FLAKY, "retries": 1, "retry_delay": 0.0}},
@@ -219,6 +222,16 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "optimizer.schedule": {"training": {"steps": 4}},
         "run.rollouts_max": {},
         "max_tokens": {"data": {"on_long_prompt": "skip"}},
+    },
+    "rft": {
+        "keep.count": {"keep": {"rule": "best"}},
+        "keep.distinct": {"rollout": {"group_size": 8, "max_new_tokens": 1}},
+        "hint": {"keep": {"above": 0.5}},
+        "optimizer.schedule": {"training": {"steps": 4}},
+        "answers": {"iterations": 1},
+        "run.rollouts_max": {},
+        "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
+        "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
     },
     "dpo": {
         "evaluation": {"evaluation": _JUDGED_EVAL},

@@ -135,11 +135,11 @@ class SFTConfig(VerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> SFTConfig:
-        _refuse_failed_steps(self.reward, "sft")
+        refuse_failed_steps(self.reward, "sft")
         return self
 
     @model_validator(mode="after")
@@ -172,7 +172,7 @@ class RLConfig(VerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
     @field_validator("critic", mode="before")
     @classmethod
@@ -226,7 +226,7 @@ def _given_values(section: Any) -> Mapping[str, Any] | None:
     return section if isinstance(section, Mapping) else None
 
 
-def _reward(value: Any) -> Any:
+def read_reward(value: Any) -> Any:
     """A name, a function, or a list of them stands for the section; a mapping with a name is one function."""
     if value is None or isinstance(value, Config):
         return value
@@ -243,7 +243,7 @@ OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
 
-def _refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
+def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
     if reward is not None and reward.changed("max_failed_steps"):
         raise ValueError(
             f"reward.max_failed_steps {reward.max_failed_steps} has no effect: it counts steps of rl, and {verb} samples "
@@ -278,7 +278,7 @@ class EvalConfig(ModelVerbConfig):
 
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> EvalConfig:
-        _refuse_failed_steps(self.reward, "eval")
+        refuse_failed_steps(self.reward, "eval")
         return self
 
     @field_validator("model")
@@ -297,7 +297,7 @@ class EvalConfig(ModelVerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
 
 class GenerateConfig(ModelVerbConfig):
