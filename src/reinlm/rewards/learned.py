@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from reinlm.config import Config, ModelPath
 from reinlm.errors import InputError
 from reinlm.parts import part
+from reinlm.rewards.builtin import answer_text
 from reinlm.rewards.values import TrainerState
 
 if TYPE_CHECKING:
@@ -157,8 +158,6 @@ class StatelessReward:
 
     def _same_text(self, ids: Sequence[int], start: int, prompt: Any, completion: Any) -> bool:
         """Whether the policy's tokens say to this model's tokenizer what they said: then they are read as they are."""
-        from reinlm.rewards.builtin import answer_text
-
         tokenizer = self.model.tokenizer
         if max(ids) >= len(tokenizer):
             return False
@@ -166,8 +165,6 @@ class StatelessReward:
         return answer_text(prompt).strip() in before and after.strip() == answer_text(completion).strip()
 
     def _rendered(self, prompt: Any, completion: Any) -> tuple[list[int], int]:
-        from reinlm.rewards.builtin import answer_text
-
         tokenizer = self.model.tokenizer
         text = answer_text(completion)
         if tokenizer.chat_template is not None:
