@@ -6,7 +6,8 @@
 
 Both sides get the same log-probabilities, advantages and masks; a third of the batches has rows without a token, a third has
 holes where a tool spoke. TRL's side is TRL's own code: `GRPOTrainer._compute_loss`, on a trainer without model, data or
-processes, and the statements of its rollout method that weigh samples of another engine. A row is "equal" where loss and
+processes, and the statements of its rollout method that weigh samples of another engine; for judged answers
+`parity_trl_preferences.py` says which. A row is "equal" where loss and
 gradient with respect to the log-probabilities are at most 1e-5 apart on every batch. Where the two differ by convention, it is
 named and taken out of TRL's side, and what is then left has to be at most 1e-5. Anything else is "DIFFERENT": exit status 1.
 """
@@ -34,6 +35,15 @@ import reinlm
 
 try:
     import trl
+    from parity_trl_preferences import (
+        JUDGED_CONVENTIONS,
+        Judged,
+        JudgedCase,
+        judged_cases,
+        judged_leaf,
+        our_judged_loss,
+        random_judged,
+    )
     from trl.experimental.gmpo import GMPOTrainer
     from trl.trainer import grpo_trainer
 except ImportError as error:
@@ -238,7 +248,7 @@ def unknown_weight(case: Case, batch: Batch) -> Tensor:
     return trl_loss(case, batch, trusted=batch.rollout.isfinite())
 
 
-CONVENTIONS = (empty_rows, mean_of_means, entropy_of_tokens, ratio_of_kl, unknown_weight)
+CONVENTIONS = (empty_rows, mean_of_means, entropy_of_tokens, ratio_of_kl, unknown_weight, *JUDGED_CONVENTIONS)
 
 # ------------------------------------------------------------------------------------------------ the rows
 
@@ -327,13 +337,14 @@ def cases() -> Iterator[Case]:
 # ------------------------------------------------------------------------------------------------ the table
 
 
-def compare(case: Case, batches: Sequence[Batch]) -> dict[str, Any]:
+def compare(case: Any, batches: Sequence[Any]) -> dict[str, Any]:
     """The row of a case: both losses where they are furthest apart, and the largest differences over all batches."""
+    mine, other = (our_judged_loss, case.trl) if isinstance(case, JudgedCase) else (our_loss, trl_loss)
     row: dict[str, Any] = {"algorithm": case.algorithm, "setting": case.setting, "loss": 0.0, "trl": 0.0}
     row |= {"loss_difference": 0.0, "gradient_difference": 0.0, "convention": None, "verdict": "equal"}
     apart, left = 0, 0.0
-    for batch in map(case.given, batches):
-        ours, theirs = _with_gradient(our_loss, case, batch), _with_gradient(trl_loss, case, batch)
+    for batch in batches if isinstance(case, JudgedCase) else map(case.given, batches):
+        ours, theirs = _with_gradient(mine, case, batch), _with_gradient(other, case, batch)
         loss, gradient = _differences(ours, theirs)
         apart += max(loss, gradient) > TOLERANCE
         if loss >= row["loss_difference"]:
@@ -350,9 +361,10 @@ def compare(case: Case, batches: Sequence[Batch]) -> dict[str, Any]:
     return row
 
 
-def _with_gradient(loss: Callable[[Case, Batch], Tensor], case: Case, batch: Batch) -> tuple[float, Tensor]:
-    leaf = batch.logprobs.clone().requires_grad_()
-    value = loss(case, replace(batch, logprobs=leaf))
+def _with_gradient(loss: Callable[[Any, Any], Tensor], case: Any, batch: Batch | Judged) -> tuple[float, Tensor]:
+    name = judged_leaf(case) if isinstance(case, JudgedCase) else "logprobs"
+    leaf = getattr(batch, name).clone().requires_grad_()
+    value = loss(case, replace(batch, **{name: leaf}))
     return value.item(), torch.autograd.grad(value, leaf)[0]
 
 
@@ -379,8 +391,9 @@ def main() -> None:
     layout = "{:<12} {:<39} {:>10} {:>10} {:>8} {:>12}  {}"
     print(layout.format("algorithm", "setting", "loss ours", "loss TRL", "|Δ loss|", "max |Δ grad|", "verdict"))
     batches, rows = list(random_batches(arguments.seed, arguments.batches)), []
-    for case in cases():
-        rows.append(row := compare(case, batches))
+    judged = list(random_judged(arguments.seed, arguments.batches))
+    for case, given in [(case, batches) for case in cases()] + [(case, judged) for case in judged_cases()]:
+        rows.append(row := compare(case, given))
         losses = f"{row['loss']:.6f}", f"{row['trl']:.6f}"
         differences = f"{row['loss_difference']:.0e}", f"{row['gradient_difference']:.0e}"
         print(layout.format(case.algorithm, case.setting, *losses, *differences, row["verdict"]), flush=True)

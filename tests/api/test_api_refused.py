@@ -45,7 +45,7 @@ def test_an_argument_that_is_none_is_answered_with_what_to_write(call: Callable[
         ("GRPOTrainer", 'reinlm.RLTrainer, with algorithm="grpo"'),
         ("GRPOConfig", "give the options to reinlm.rl"),
         ("SFTConfig", "give the options to reinlm.sft"),
-        ("DPOTrainer", "no training from preferences"),
+        ("KTOTrainer", 'reinlm.DPOTrainer, with algorithm="kto"'),
         ("RewardTrainer", "trains no reward model"),
         ("PPOTrainer", 'algorithm="ppo"'),
     ],

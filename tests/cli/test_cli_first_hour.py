@@ -33,7 +33,6 @@ def threads(completions, **columns):
             for verb in ("rl", "sft", "eval", "compare", "keys", "create-model", "classical", "completion")
         ),
         "keys grup_size",
-        "algorithms kto",
         "compare runs/only",
     ],
 )

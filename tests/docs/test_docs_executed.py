@@ -72,7 +72,12 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     own = [{"problem": row["question"], "solution": row["answer"]} for row in rows]
     graded = [{**row, "level": level} for level, row in enumerate(rows)]
-    files = {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
+    pairs = [
+        {"prompt": row["question"], "chosen": row["answer"], "rejected": f"{row['answer']}0", "domain": "sums"}
+        for row in rows
+    ]
+    files: dict[str, Any] = {"pairs": pairs, "held_out": pairs[:8]}
+    files |= {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     (folder / "tinyshakespeare.txt").write_text(PLAYS, encoding="utf-8")

@@ -9,6 +9,7 @@ from matrix_trials import GRADED, STOPS
 Tree = dict[str, Any]
 
 _EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}, "max_new_tokens": 4}
+_TWICE: Tree = {"columns": {"rejected": "{chosen}{chosen}"}}
 _JUDGED_EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}}
 _CHAT: Tree = {"path": "chat_model"}
 _SGD: Tree = {"name": "sgd", "options": {"momentum": 0.5}}
@@ -70,6 +71,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data": {"evaluation": {"data": None, "max_new_tokens": None}},
         "evaluation.data.eval": {"evaluation": _EVAL},
         **_of_data("evaluation.data.eval", lambda values: {"evaluation": {"data": {"eval": values}}}),
+        "data.max_similarity": {"data": _TWICE},
+        "evaluation.data.eval.max_similarity": {"evaluation": {"data": {"eval": _TWICE}}},
         "reward.call": {"reward": {"functions": ["rewards.py:calls"]}},
         "reward.on_reward_error": {"reward": {"functions": ["rewards.py:fails"]}},
         "reward.retries": {"reward": {**_FLAKY, "retries": 1, "retry_delay": 0.0}},

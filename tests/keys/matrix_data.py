@@ -172,7 +172,7 @@ def _of_reward_models() -> dict[str, list[Any]]:
     return {
         "tied": [{**pair, "tie": n % 2 == 0} for n, pair in enumerate(pairs)],
         "far": [{**pair, "margin": 1e39} for pair in pairs],
-        "ranked": [{"prompt": row["prompt"], "answers": [row["answer"], "9", "99"]} for row in ROWS],
+        "ranked": [{"prompt": row["prompt"], "answers": [row["answer"], "0", "00"]} for row in ROWS],
         "rated": [{**row, "ratings": {"helpful": n % 4, "short": n % 3}} for n, row in enumerate(rated)],
         "rated_twice": [{**row, "rating": n % 4, "good": n % 3} for n, row in enumerate(rated)],
     }

@@ -135,6 +135,8 @@ VALUES: dict[str, Any] = {
     "dpo evaluation.data.eval.columns": {"chosen": "rejected", "rejected": "chosen"},
     "dpo data.ratings": ["margin"],
     "dpo evaluation.data.eval.ratings": ["margin"],
+    **{f"{section}.min_margin": 2.0 for section in ("data", "evaluation.data.eval")},
+    **{f"{section}.max_similarity": 0.4 for section in ("data", "evaluation.data.eval")},
     "dpo data.slices": ["domain"],
     "dpo evaluation.data.eval.slices": ["domain"],
     "dpo evaluation.data": {"eval": {"path": "pairs.jsonl"}},

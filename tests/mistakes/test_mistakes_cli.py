@@ -44,7 +44,6 @@ MISTAKES = [
     ("q-learning", "unknown command 'q-learning'", "classical q_learning --env"),
     ("small.yaml", "unknown command 'small.yaml'", "rl small.yaml"),
     ("runs/first", "unknown command 'runs/first'", "report runs/first"),
-    ("dpo -m model", "there is no command 'dpo'", "`rl` improves"),
     ("reward -m model", "there is no command 'reward': this version trains no reward model", "`sft` imitates"),
     ("view runs/first", "there is no command 'view'", "`rl` improves"),
     # options

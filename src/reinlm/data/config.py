@@ -153,3 +153,11 @@ class JudgedDataConfig(DataConfig):
     `ratings`, a mapping of criteria to numbers, or `rating`."""
     slices: list[str] = Field(default_factory=list)
     """Columns by whose values metrics are also reported: `[domain, annotator]`."""
+    min_margin: float | None = None
+    """Rows whose `margin` or `strength` is below this are left out and counted: ambiguous judgements."""
+    max_similarity: float | None = Field(default=None, gt=0, lt=1)
+    """Pairs whose answers are more alike than this are left out and counted: the share of token trigrams that both have, of those
+    that either has."""
+    on_long_prompt: Literal["stop", "skip", "cut"] = "stop"  # type: ignore[assignment]
+    """A prompt with an answer over the limit of tokens stops the run, is skipped and counted, or has the beginning of its prompt
+    left out, of all answers of a row alike; where the answers alone are too long it is skipped. Answers are never cut."""

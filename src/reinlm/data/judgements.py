@@ -79,6 +79,9 @@ def judgement(row: Row, names: Sequence[str], criteria: Sequence[str] | None, *,
         else:
             found = replace(found, ratings=_ratings(row, criteria))
     found = _one_conversation(found)
+    if len(found.answers) > 1 and len(set(map(repr, found.answers))) < len(found.answers):
+        what = "chosen and rejected are equal" if kind == "pairs" else "the ranking repeats an answer"
+        raise BadRow(row.where, what)
     return replace(
         found,
         margin=None if strength is None else number_column(row, strength),

@@ -22,10 +22,12 @@ from reinlm.data.judgements import (
     transcript_messages,
 )
 from reinlm.data.loading import Found, drop_long, find_rows
+from reinlm.data.preference_checks import contradictions, cut_prompts, similarity
 from reinlm.data.rendering import UNKNOWN_CHARACTERS, Renderer
-from reinlm.data.rows import BadRow, Row
+from reinlm.data.rows import BadRow, Row, tally
 from reinlm.data.sources import source_name
 from reinlm.data.tasks import PromptShaper, prepare_rows
+from reinlm.errors import InputError
 from reinlm.records import Array, Content
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class Judged:
     """[sequences] float64 by criterion, NaN where a row does not rate it; of kind "ratings"."""
     steps: Steps | None = None
     """Of kind "steps"."""
+    shortened: int = 0
+    """How many units had the beginning of their prompt left out (`on_long_prompt: cut`)."""
 
     def __post_init__(self) -> None:
         for name, dtype in (("unit", np.int64), ("rank", np.int64)):
@@ -232,22 +236,67 @@ def load_judged(
     units = list(usable(rows, plans, renderer.encode, bad_rows))
     bad_rows.require_some(units, source)
     judged = _judged(kind_of(names), units, config)
-    return _of_length(judged, config, max_tokens, source, dict(bad_rows.counts))
+    wrong = {bad.where: bad for bad in contradictions(judged)}
+    for bad in wrong.values():
+        bad_rows.add(bad)
+    fine = [unit for unit, where in enumerate(judged.ids) if where not in wrong]
+    bad_rows.require_some(fine, source)
+    judged = judged.take(fine) if wrong else judged
+    skipped = dict(bad_rows.counts)
+    judged = _filtered(judged, config, source, skipped)
+    return _of_length(judged, config, max_tokens, source, skipped, renderer.front_length)
+
+
+def _filtered(judged: Judged, config: JudgedDataConfig, source: str, skipped: dict[str, int]) -> Judged:
+    """The units that pass `min_margin` and `max_similarity`; those that do not are counted in `skipped`."""
+    kept = np.ones(len(judged), np.bool_)
+    if config.min_margin is not None:
+        if judged.margin is None:
+            raise InputError(
+                f"data.min_margin {config.min_margin:g} reads the column margin or strength, and {source} has neither",
+                hint="map one with columns: {margin: YOUR_COLUMN}",
+            )
+        kept = judged.margin >= config.min_margin
+        skipped[f"margin below {config.min_margin:g}"] = int((~kept).sum())
+    if config.max_similarity is not None:
+        if judged.kind not in ("pairs", "rankings"):
+            raise InputError(
+                f"data.max_similarity has no effect: it compares two answers, and {source} holds {judged.kind}",
+                hint="leave data.max_similarity out",
+            )
+        alike = kept & (similarity(judged) > config.max_similarity)
+        skipped[f"answers more alike than {config.max_similarity:g}"] = int(alike.sum())
+        kept = kept & ~alike
+    if not kept.any():
+        raise InputError(
+            f"{source}: no row is left: {tally(skipped)}", hint="lower data.min_margin, or raise data.max_similarity"
+        )
+    for reason in [reason for reason, count in skipped.items() if not count]:
+        del skipped[reason]
+    return judged if kept.all() else judged.take(np.flatnonzero(kept).tolist())
 
 
 def _of_length(
-    judged: Judged, config: JudgedDataConfig, limit: int | None, source: str, skipped: dict[str, int]
+    judged: Judged, config: JudgedDataConfig, limit: int | None, source: str, skipped: dict[str, int], front: int
 ) -> Judged:
     """The units whose sequences all fit."""
+    shortened = 0
     if limit is not None:
+        if config.on_long_prompt == "cut":
+            judged, shortened = cut_prompts(judged, limit, front)
         longest = np.maximum.reduceat(judged.examples.lengths, judged.starts).tolist()
         kept = drop_long(
-            longest, judged.ids, limit=limit, what=judged.kind, on_long=config.on_long_prompt, source=source
+            longest,
+            judged.ids,
+            limit=limit,
+            what=judged.kind,
+            on_long="stop" if config.on_long_prompt == "stop" else "skip",
+            source=source,
         )
         if len(kept) < len(judged):
             skipped[f"longer than {limit} tokens"] = len(judged) - len(kept)
             judged = judged.take(kept)
-    return replace(judged, examples=replace(judged.examples, skipped=skipped))
+    return replace(judged, shortened=shortened, examples=replace(judged.examples, skipped=skipped))
 
 
 def _judged(kind: JudgedKind, units: Sequence[_Unit], config: JudgedDataConfig) -> Judged:
@@ -293,6 +342,8 @@ def _plan(row: Row, said: Judgement, shaper: PromptShaper, renderer: Renderer) -
     for number, answer in enumerate(said.answers, start=1):
         name = row.where if len(said.answers) == 1 else f"{row.where}#{number}"
         pieces.append((yield from _answer_plan(name, row, said, answer, shaper, renderer)))
+    if len({tuple(found.token_ids) for found in pieces}) < len(pieces):
+        raise BadRow(row.where, "two of its answers have the same tokens")
     return _Unit(said, row, tuple(pieces), ())
 
 

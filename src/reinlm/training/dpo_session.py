@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, cast
 
 from reinlm.algorithms import PreferenceAlgorithm, resolve_preference
 from reinlm.data import Judged, load_judged
 from reinlm.data.loading import Found
+from reinlm.data.preference_checks import describe
 from reinlm.data.preferences import find_judged
 from reinlm.errors import InputError
 from reinlm.models import Policy
@@ -46,9 +46,10 @@ class DPOInputs(Inputs):
             judged = load_judged(data, policy.tokenizer, max_tokens=limit, found=found)
             say_skipped(progress, judged.skipped)
             judged, tied = usable_units(judged, self.algorithm.takes, self.algorithm.name)
-            for column, values in judged.slices.items():
-                counted = Counter(values.tolist()).most_common()
-                progress.say(f"{name} by {column}: {', '.join(f'{value} {count}' for value, count in counted)}")
+            if judged.shortened:
+                progress.say(f"{name}: left out the beginning of the prompts of {judged.shortened} {judged.kind}")
+            for line in describe(judged):
+                progress.say(f"{name}, {line}")
             if tied:
                 progress.say(f"{name}: skipped {tied} ties, which {self.algorithm.name} learns nothing from")
             if self.algorithm.loss.needs_margin and judged.margin is None:
