@@ -105,7 +105,9 @@ def test_a_process_of_its_own_gives_the_same_scores(tmp_path: Path) -> None:
     path = reward_model(tmp_path)
     here = run_rl(tmp_path / "here", reward={"functions": {"model": {"path": path}}}, training={"steps": 1})
     own = run_rl(
-        tmp_path / "own", reward={"functions": {"model": {"path": path, "process": "own"}}}, training={"steps": 1}
+        tmp_path / "own",
+        reward={"functions": {"model": {"path": path, "process": "own"}}, "time_limit": 60},
+        training={"steps": 1},
     )
     assert metrics(here.folder)[0]["reward"] == pytest.approx(metrics(own.folder)[0]["reward"], abs=1e-5)
 
