@@ -38,11 +38,13 @@ from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
 from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
 from reinlm.training.dpo_config import DEFAULT_PREFERENCE, DPOConfig
+from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 
 CONFIGS: Mapping[str, type[Config]] = {
     "rl": RLConfig,
     "sft": SFTConfig,
+    "rft": RFTConfig,
     "dpo": DPOConfig,
     "reward": RewardModelConfig,
     "eval": EvalConfig,

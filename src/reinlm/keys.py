@@ -18,7 +18,7 @@ from reinlm.aliases import alias_hint, aliases_of, is_alias
 from reinlm.errors import InputError, nearest, unknown
 from reinlm.program import command_line
 
-VERBS = ("rl", "sft", "dpo", "reward", "eval", "generate", "bench", "create-model", "classical")
+VERBS = ("rl", "sft", "rft", "dpo", "reward", "eval", "generate", "bench", "create-model", "classical")
 """The verbs that take keys."""
 REQUIRED = "required"
 """In place of a default."""

@@ -50,7 +50,7 @@ def test_the_commands_stand_in_the_order_of_their_first_use_with_whole_summaries
     rows = reinlm("--help").out.partition("Commands:\n")[2].splitlines()
     names, summaries = zip(*(row.split(maxsplit=1) for row in rows), strict=True)
     assert names == (
-        "quickstart", "create-model", "sft", "reward", "dpo", "rl", "eval", "generate", "compare", "report",
+        "quickstart", "create-model", "sft", "reward", "dpo", "rl", "rft", "eval", "generate", "compare", "report",
         "bench", "vllm-serve", "classical", "algorithms", "keys", "metrics", "completion",
     )  # fmt: skip
     assert [text for text in summaries if len(text) >= 60 or text.endswith("...")] == []

@@ -104,12 +104,13 @@ def shortened(source: str) -> str:
 def short_command(words: list[str]) -> list[str]:
     """A command of reinlm whose run is one step of a few short answers; its other words stand as they are."""
     verb = words[0] if words and not {"--help", "--resume", "--explain", "--list"} & set(words) else ""
-    if verb in ("rl", "sft", "dpo", "eval", "generate"):
+    if verb in ("rl", "sft", "rft", "dpo", "eval", "generate"):
         words = [shortened(word) if "=" in word else word for word in words]
-    if verb in ("rl", "sft", "dpo"):
-        small = ["rollout.batch_size=16", "rollout.group_size=4", "rollout.max_new_tokens=4"] if verb == "rl" else []
+    if verb in ("rl", "sft", "rft", "dpo"):
+        sampled = verb in ("rl", "rft") and "answers=data" not in words
+        small = ["rollout.batch_size=16", "rollout.group_size=4", "rollout.max_new_tokens=4"] if sampled else []
         words = [*_with(words, "--steps", "1"), *small]
-    if verb in ("rl", "sft", "dpo", "compare"):
+    if verb in ("rl", "sft", "rft", "dpo", "compare"):
         words = _with(words, "--seeds", "2") if "--seeds" in words else words
     if verb in ("eval", "generate"):
         words = _with(_with(words, "--max-new-tokens", "4"), "--samples", "2")

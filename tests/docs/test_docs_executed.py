@@ -192,7 +192,8 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
         base = {key: value for key, value in base.items() if isinstance(value, dict) or key not in tree}
         tree = merge(merge(base, tree), {"training": {"steps": 1}})
         shutil.rmtree("runs/recipe", ignore_errors=True)
-        reinlm.rl(recipe=tree, output="runs/recipe", quiet=True)
+        train = reinlm.rft if "method" in tree else reinlm.rl
+        train(recipe=tree, output="runs/recipe", quiet=True)
         return "recipes"
 
     def run_block(block: Block) -> str:

@@ -128,9 +128,8 @@ class Matrix:
         return seen
 
     def _run(self, verb: str, tree: Mapping[str, Any]) -> Seen:
-        if verb in ("rl", "sft", "dpo", "reward"):
-            train: Any = {"rl": reinlm.rl, "sft": reinlm.sft, "dpo": reinlm.dpo, "reward": reinlm.reward}[verb]
-            result: Any = train(recipe=tree)
+        if verb in ("rl", "sft", "rft", "dpo", "reward"):
+            result: Any = getattr(reinlm, verb)(recipe=tree)
             return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":
             scored = reinlm.evaluate(recipe=tree, quiet=True)
@@ -172,7 +171,9 @@ def same(one: Any, other: Any) -> bool:
 
 def _run_files(folder: Path) -> Seen:
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "wandb/" not in str(path))
-    logs = [path.read_text() for path in sorted(folder.glob("rollouts/*.jsonl"))]
+    logs = [
+        path.read_text() for path in sorted([*folder.glob("rollouts/*.jsonl"), *folder.glob("samples/*/selection_*")])
+    ]
     samples = folder / "samples.json"
     return {
         "metrics": [without_clocks(row) for row in read_metrics(folder / "metrics.jsonl")],

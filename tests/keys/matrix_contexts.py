@@ -226,6 +226,16 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "run.rollouts_max": {},
         "max_tokens": {"data": {"on_long_prompt": "skip"}},
     },
+    "rft": {
+        "keep.count": {"keep": {"rule": "best"}},
+        "keep.distinct": {"rollout": {"group_size": 8, "max_new_tokens": 1}},
+        "hint": {"keep": {"above": 0.5}},
+        "optimizer.schedule": {"training": {"steps": 4}},
+        "answers": {"iterations": 1},
+        "run.rollouts_max": {},
+        "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
+        "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
+    },
     "dpo": {
         "evaluation": {"evaluation": _JUDGED_EVAL},
         "evaluation.data": {"evaluation": {"data": None}},

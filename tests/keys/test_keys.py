@@ -118,7 +118,7 @@ def test_the_command_prints_type_default_description_and_foreign_names(capsys: A
     assert "num_generations" in out
     code, out, _ = run(capsys, "learning_rate", "--json")
     rows = json.loads(out)
-    assert rows[0]["defaults"] == {"rl": "1e-06", "sft": "1e-05", "dpo": "1e-06", "reward": "1e-05"}
+    assert rows[0]["defaults"] == {"rl": "1e-06", "sft": "1e-05", "rft": "1e-05", "dpo": "1e-06", "reward": "1e-05"}
     code, _, err = run(capsys, "nothing_like_it")
     assert (code, err.count("\n")) == (2, 2)
     code, out, _ = run(capsys, "--page")

@@ -14,7 +14,7 @@ from reinlm.keys import Key
 
 pytestmark = pytest.mark.no_cover
 
-VERBS = ("rl", "sft", "dpo", "reward", "eval", "generate", "bench", "create-model")
+VERBS = ("rl", "sft", "rft", "dpo", "reward", "eval", "generate", "bench", "create-model")
 
 
 @pytest.mark.timeout(600)

@@ -156,8 +156,19 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
         "optimizer": {"learning_rate": 2e-3, "schedule": "cosine"},
     }
     ahead = {**rl, "rollout": {**rl["rollout"], "async_level": 1}}
+    rft = {
+        **sft,
+        "data": rl["data"],
+        "reward": {"functions": [EVEN, {"name": "exact_match", "weight": 2.0}], "time_limit": None},
+        "iterations": 4,
+        "start": "base",
+        "keep": {"above": [0.5, 1.5], "per_prompt": 2},
+        "hint": "{answer}+{prompt}",
+        "rollout": {"group_size": 4, "batch_size": 16, "max_new_tokens": 4},
+        "training": {"steps": 3, "batch_size": 8},
+    }
     words = {}
-    for name, verb, recipe in (("sft", "sft", sft), ("rl", "rl", rl), ("ahead", "rl", ahead)):
+    for name, verb, recipe in (("sft", "sft", sft), ("rl", "rl", rl), ("ahead", "rl", ahead), ("rft", "rft", rft)):
         (tmp_path / f"{name}.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
         words[name] = [verb, str(tmp_path / f"{name}.yaml")]
     return words
@@ -175,6 +186,9 @@ def assert_same_run(interrupted: Path, whole: Path) -> None:
     assert _names(interrupted / "rollouts") == _names(whole / "rollouts")
     for file in (whole / "rollouts").iterdir():
         assert (interrupted / "rollouts" / file.name).read_bytes() == file.read_bytes()
+    for file in sorted((whole / "samples").rglob("*")):
+        same = interrupted / file.relative_to(whole)
+        assert file.is_dir() or file.name.endswith(".state.json") or same.read_bytes() == file.read_bytes()
     assert (interrupted / "samples.json").read_bytes() == (whole / "samples.json").read_bytes()
     assert _summary(interrupted) == _summary(whole)
 
@@ -215,7 +229,7 @@ def whole_run(words: list[str], folder: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ tests
 
 
-@pytest.mark.parametrize("kind", ["sft", "rl", "ahead"])
+@pytest.mark.parametrize("kind", ["sft", "rl", "ahead", "rft"])
 def test_a_run_killed_twice_ends_as_the_uninterrupted_one(kind: str, tasks: Any, tmp_path: Path) -> None:
     whole = whole_run(tasks[kind], tmp_path / "whole")
     killer = Killer("forkserver", tasks[kind], tmp_path / "killed", seed=1, jitter=0.05)
@@ -238,7 +252,7 @@ def _moments(last: int, noise: random.Random) -> Iterator[tuple[Moment, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24)])
+@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24), ("rft", 24)])
 def test_a_run_killed_twenty_times_ends_as_the_uninterrupted_one(
     kind: str, last: int, tasks: Any, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ _VERBS = "`rl` improves a model against a reward, `sft` imitates completions"
 
 VERBS: Mapping[str, str] = {
     "reward": "this version trains no reward model; a reward is a function, or file.py:function",
-    "rft": "rejection-sampling fine-tuning has no verb in this version",
     "run": "a recipe of several stages has no verb in this version; each stage is one command",
     **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
     "doctor": "this version has no diagnosis command; the report shows every curve",

@@ -23,7 +23,7 @@ from reinlm.api.arguments import (
     read_prompts,
     split_model_argument,
 )
-from reinlm.api.keywords import DPOKeywords, RewardKeywords, RLKeywords, SFTKeywords
+from reinlm.api.keywords import DPOKeywords, RewardKeywords, RFTKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings, session_options
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
@@ -39,6 +39,8 @@ from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.dpo_session import DPOSession, check_dpo
 from reinlm.training.in_force import explanation, settings_tree
 from reinlm.training.off_policy import run_algorithm
+from reinlm.training.rejection import session as rejection
+from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.reward_session import RewardSession
 from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
@@ -183,6 +185,32 @@ class RewardTrainer(RewardSession):
             )
 
 
+class RFTTrainer(rejection.RFTSession):
+    """Rejection sampling, ready to run: sample, keep, imitate; `train()`, or `step()` by step; `evaluate()`, `save()`.
+
+    Args:
+        model, data: as in `RLTrainer`.
+        keywords: see `RFTKeywords`; any key of `RFTConfig` by its section.
+
+    Raises:
+        InputError: anything that cannot be used, named.
+
+    Example:
+        reinlm.RFTTrainer("PATH_OR_NAME", "train.jsonl", reward="math", method="rest_em").train()
+    """
+
+    def __init__(self, model: Any = None, data: Any = None, **keywords: Unpack[RFTKeywords]) -> None:
+        refuse_while_importing("reinlm.RFTTrainer")
+        loaded, sections, options = arguments(self.kind, model, data, keywords)
+        with run_settings(self.kind, sections, options) as tree, silenced(quiet=options.get("quiet", False)):
+            super().__init__(
+                configuration(RFTConfig, tree, loaded, resume=options.get("resume")),
+                model=loaded,
+                sources=tree.sources,
+                **session_options(options),
+            )
+
+
 @overload
 def sft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[SFTKeywords]) -> RunResult: ...
 @overload
@@ -249,6 +277,21 @@ def reward(
     return RewardTrainer(model, data, **keywords).train()
 
 
+@overload
+def rft(model: Any = None, data: Any = None, *, seeds: None = None, **keywords: Unpack[RFTKeywords]) -> RunResult: ...
+@overload
+def rft(model: Any = None, data: Any = None, *, seeds: int, **keywords: Unpack[RFTKeywords]) -> Comparison: ...
+def rft(
+    model: Any = None, data: Any = None, *, seeds: int | None = None, **keywords: Unpack[RFTKeywords]
+) -> RunResult | Comparison:
+    """Rejection sampling: sample answers, keep the good ones, imitate them. Arguments as in `RFTTrainer`; returns and raises as
+    `sft` does."""
+    refuse_while_importing("reinlm.rft")
+    if seeds is not None:
+        return _seeds("rft", model, data, keywords, seeds)
+    return RFTTrainer(model, data, **keywords).train()
+
+
 def compare(
     *runs_or_recipes: str | Path | Mapping[str, Any],
     seeds: int | None = None,
@@ -270,7 +313,7 @@ def compare(
         metrics: logged metrics to compare; by default those of the evaluations, and the reward, loss or return.
         output: of run folders the page, nothing by default; of recipes the folder of the runs and the page. A queue that was
             stopped goes on when it is called again with the same output.
-        verb: of recipes: "rl", "sft" or "dpo".
+        verb: of recipes: "rl", "sft", "rft" or "dpo".
         changes: of recipes: overrides "key=value" of every run.
 
     Returns:
@@ -344,6 +387,7 @@ def _queue(
         "sft": (sft, SFTConfig),
         "dpo": (dpo, DPOConfig),
         "reward": (reward, RewardModelConfig),
+        "rft": (rft, RFTConfig),
     }
     if verb not in verbs:
         raise unknown("verb of a comparison", verb, verbs)
@@ -460,7 +504,7 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
     What it returns is a recipe that says the same. A value without another source is a default.
 
     Args:
-        verb: "sft", "rl", "dpo", "eval", "generate" or "bench".
+        verb: "sft", "rl", "rft", "dpo", "eval", "generate" or "bench".
         model, data, keywords: as in `reinlm.rl` and its kin; of generate `prompts` is a keyword.
 
     Raises:
@@ -488,6 +532,8 @@ def explain(verb: str, model: Any = None, data: Any = None, **keywords: Any) -> 
             check_settings(config, algorithm)
             nulls = in_force(config, algorithm)
             notes = notes_before_a_model(config, algorithm, tree.sources)
+        if isinstance(config, RFTConfig):
+            nulls = rejection.in_force(config)
         return explanation(settings_tree(config, algorithm), tree.sources, nulls, notes)
 
 

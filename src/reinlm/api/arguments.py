@@ -18,12 +18,14 @@ from reinlm.training.base_session import Session
 from reinlm.training.benchmark import BenchConfig
 from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 
-_TRAINING = ("sft", "rl", "dpo", "reward")
+_TRAINING = ("sft", "rl", "rft", "dpo", "reward")
 KINDS: dict[str, type[Config]] = {
     "sft": SFTConfig,
     "rl": RLConfig,
+    "rft": RFTConfig,
     "dpo": DPOConfig,
     "reward": RewardModelConfig,
     "eval": EvalConfig,
@@ -98,6 +100,7 @@ def split_model_argument(
 SHORT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "rl": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
+    "rft": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "dpo": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "reward": {"steps": ("training", "steps"), "eval_data": ("evaluation", "data")},
     "eval": {name: ("evaluation", name) for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens")},

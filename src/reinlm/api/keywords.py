@@ -50,7 +50,8 @@ class RunKeywords(TypedDict, total=False):
     environment: Any
     """A name, {name: values}, "file.py:CLASS"; by default one question, one answer."""
     rollout: Section
-    """`RolloutConfig` of rl: group_size, batch_size, max_new_tokens, temperature, …; `EvalRolloutConfig` of sft: engine, …"""
+    """`RolloutConfig` of rl: group_size, batch_size, max_new_tokens, temperature, …; `EvalRolloutConfig` of sft: engine, …;
+    `RFTRolloutConfig` of rft"""
 
 
 class SFTKeywords(RunKeywords, total=False):
@@ -61,6 +62,26 @@ class SFTKeywords(RunKeywords, total=False):
     reward: Any
     """Scores sampled answers in evaluation."""
     max_tokens: int
+
+
+class RFTKeywords(RunKeywords, total=False):
+    """Keywords of `reinlm.rft` and `reinlm.RFTTrainer`."""
+
+    reward: Any
+    """As in `RLKeywords`."""
+    method: str
+    """"rft", "raft", "rest_em" or "star": what holds where nothing else is given."""
+    iterations: int
+    start: str
+    """"current" or "base": what each iteration learns from."""
+    keep: Section
+    """`KeepConfig`: rule, above, count, distinct, per_prompt, …"""
+    answers: str
+    """"model" or "data": whether answers are sampled."""
+    hint: str
+    """The prompt of a second try, such as "{prompt}(The answer is {answer}.) "."""
+    training: Section
+    """`RFTTraining`: steps, epochs, batch_size, … of the learning of each iteration."""
 
 
 class DPOKeywords(RunKeywords, total=False):

@@ -15,7 +15,7 @@ import reinlm
 from reinlm.program import as_typed
 
 ORDER = (
-    "quickstart", "create-model", "sft", "reward", "dpo", "rl", "eval", "generate", "compare", "report",
+    "quickstart", "create-model", "sft", "reward", "dpo", "rl", "rft", "eval", "generate", "compare", "report",
     "bench", "vllm-serve", "classical", "algorithms", "keys", "metrics", "completion",
 )  # fmt: skip
 """The commands in the order in which one first needs them."""

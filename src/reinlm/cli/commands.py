@@ -192,6 +192,41 @@ def rl(
     _show(reinlm.rl(recipe=tree, **options, **without_none({"seeds": seeds})))
 
 
+@command()
+def rft(
+    arguments: Arguments = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+    method: Annotated[str | None, typer.Option(help="rft, raft, rest_em or star.")] = None,
+    environment: Environment = None,
+    eval_data: EvalData = None,
+    output: Output = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
+    debug: Debug = False,
+) -> None:
+    """Rejection sampling: sample answers, imitate the good ones.
+
+    Rows are as in `reinlm rl`. samples/ of the run's folder holds every answer, and which were kept and why.
+    """
+    flags = sections_of_flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree(
+        "rft", arguments, flags | without_none({"method": method, "environment": environment}), explain=explain
+    )
+    if explain:
+        _check_seeds(seeds)
+        typer.echo(reinlm.explain("rft", recipe=tree, resume=resume), nl=False)
+        return
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "command": typed_command()}
+    _show(reinlm.rft(recipe=tree, **options, **without_none({"seeds": seeds})))
+
+
 @command("eval")
 def evaluate(
     arguments: Arguments = None,

@@ -20,7 +20,7 @@ from reinlm.program import command_line
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's exceptions; typer contains its own copy of click, which it does not export."""
-_WITH_KEYS = ("rl", "sft", "dpo", "reward", "eval", "generate", "bench", "classical")
+_WITH_KEYS = ("rl", "sft", "rft", "dpo", "reward", "eval", "generate", "bench", "classical")
 _OTHER_VERBS = {
     "evaluate": "eval",
     "test": "eval",

@@ -93,7 +93,7 @@ CHARTS: tuple[Chart, ...] = (
         unit="nats per token",
         meaning="Cross-entropy of the trained tokens.",
         healthy="falls quickly, then slowly. Held-out loss that turns upwards means overfitting.",
-        kinds=("sft",),
+        kinds=("sft", "rft"),
     ),
     Chart(
         "Accuracy of the most likely token",
@@ -139,11 +139,17 @@ CHARTS: tuple[Chart, ...] = (
         kinds=("rl", "classical"),
     ),
     Chart(
+        "Answers kept by rejection sampling",
+        (Series("rft/kept_ratio", "of all answers"), Series("rft/prompts_with_kept", "prompts with a kept answer")),
+        form="percent",
+        smooth=False,
+    ),
+    Chart(
         "Entropy of the model",
         (Series("entropy", "model"),),
         meaning="Entropy of the model's distribution at the tokens that it is trained on, in nats.",
         healthy="falls as the model learns the data.",
-        kinds=("sft",),
+        kinds=("sft", "rft"),
     ),
     Chart(
         "KL divergence from reference and old policy",
@@ -250,7 +256,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Tokens trained on per second",
         (Series("tokens_per_second", "tokens"),),
-        kinds=("sft",),
+        kinds=("sft", "rft"),
     ),
     Chart(
         "Dropped groups, failed rewards, skipped updates",

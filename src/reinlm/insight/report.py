@@ -24,6 +24,7 @@ REPORT_FILE = "report.html"
 _TITLES = {
     "sft": "Supervised fine-tuning",
     "rl": "Reinforcement learning",
+    "rft": "Rejection sampling",
     "dpo": "Direct preference learning",
     "reward": "Reward model",
     "eval": "Evaluation",

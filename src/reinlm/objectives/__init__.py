@@ -16,6 +16,7 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
+from reinlm.objectives.best_of_n import best_of_n_kl
 from reinlm.objectives.calibration import (
     Reliability,
     auc,
@@ -81,7 +82,7 @@ from reinlm.objectives.groups import (
 from reinlm.objectives.judged import Labelled, Pairs
 from reinlm.objectives.kl import KL, f3, full_divergence, full_entropy, full_kl, k1, k2, k3
 from reinlm.objectives.layout import LEVELS, Layout, Level
-from reinlm.objectives.preferences import (
+from reinlm.objectives.preference_choices import (
     BCO,
     CPO,
     DPO,
@@ -94,14 +95,12 @@ from reinlm.objectives.preferences import (
     ConservativeDPO,
     DPOWithSFT,
     Hinge,
-    LabelLoss,
     NormalizedDPO,
-    PairLoss,
-    PreferenceLoss,
     RobustDPO,
     SimPO,
     SLiC,
 )
+from reinlm.objectives.preferences import LabelLoss, PairLoss, PreferenceLoss
 from reinlm.objectives.ratios import (
     PooledRatio,
     Ratio,
@@ -240,6 +239,7 @@ __all__ = [
     "admissible_rollouts",
     "auc",
     "best_of_group",
+    "best_of_n_kl",
     "brier_score",
     "calibration_error",
     "choice",

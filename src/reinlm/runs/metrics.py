@@ -41,7 +41,12 @@ JUDGED = ("/accuracy", "/loss", "/reward", "/return")
 """Ends of the names of an evaluation's metrics by which runs are compared."""
 HEADLINE = (*JUDGED, "/mean_length")
 """Ends of the names of an evaluation's metrics that a result and a report show."""
-CURVES: Mapping[str, tuple[str, ...]] = {"rl": ("reward",), "sft": ("loss",), "classical": ("return",)}
+CURVES: Mapping[str, tuple[str, ...]] = {
+    "rl": ("reward",),
+    "sft": ("loss",),
+    "rft": ("reward", "loss"),
+    "classical": ("return",),
+}
 """By the kind of a run: the metrics of training that are shown beside its evaluations, or in place of them."""
 
 METRICS = declare_metrics(Metric("time", "s since 1970", "when the step was logged"), section="progress")

@@ -136,11 +136,11 @@ class SFTConfig(VerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> SFTConfig:
-        _refuse_failed_steps(self.reward, "sft")
+        refuse_failed_steps(self.reward, "sft")
         _refuse_running(self.reward, "sft")
         return self
 
@@ -174,7 +174,7 @@ class RLConfig(VerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
     @field_validator("critic", mode="before")
     @classmethod
@@ -228,7 +228,7 @@ def _given_values(section: Any) -> Mapping[str, Any] | None:
     return section if isinstance(section, Mapping) else None
 
 
-def _reward(value: Any) -> Any:
+def read_reward(value: Any) -> Any:
     """A name, a function, or a list of them stands for the section; a mapping with a name is one function."""
     if value is None or isinstance(value, Config):
         return value
@@ -245,7 +245,7 @@ OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
 
-def _refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
+def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
     if reward is not None and reward.changed("max_failed_steps"):
         raise ValueError(
             f"reward.max_failed_steps {reward.max_failed_steps} has no effect: it counts steps of rl, and {verb} samples "
@@ -291,7 +291,7 @@ class EvalConfig(ModelVerbConfig):
 
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> EvalConfig:
-        _refuse_failed_steps(self.reward, "eval")
+        refuse_failed_steps(self.reward, "eval")
         _refuse_running(self.reward, "eval")
         return self
 
@@ -311,7 +311,7 @@ class EvalConfig(ModelVerbConfig):
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
-        return _reward(value)
+        return read_reward(value)
 
 
 class GenerateConfig(ModelVerbConfig):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from reinlm.data import Examples, load_examples, load_tasks
 from reinlm.data.columns import Kind
 from reinlm.data.loading import Found, find_rows, refuse_order
+from reinlm.data.rows import Loaded
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
@@ -14,6 +15,9 @@ from reinlm.records import Task
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
 from reinlm.training.config import RLConfig, RunVerbConfig, SFTConfig
+from reinlm.training.rejection.config import RFTConfig
+from reinlm.training.rejection.sampling import hinted_task
+from reinlm.training.rejection.stored import StoredAnswers, find_stored, load_stored
 from reinlm.training.setup import check_stops, prompt_room
 
 
@@ -92,10 +96,7 @@ class RLInputs(Inputs):
         room = prompt_room(policy, longest, f"rollout.{key}")
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
         tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room, found=self.found)
-        sets: dict[str, Sequence[Task]] = {
-            name: load_tasks(data, tokenizer, max_prompt_tokens=room, found=self.held_out[name]).items
-            for name, data in config.evaluation.data.items()
-        }
+        sets = _evaluation_tasks(config, policy, room, self.held_out)
         if rewards is not None:
             rewards.check(tasks.items)
             for name, items in sets.items():
@@ -107,6 +108,48 @@ class RLInputs(Inputs):
             text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
             say_skipped(progress, text.skipped)
         return tasks.items, sets, text
+
+
+class RFTInputs(Inputs):
+    """The rows of rejection sampling. Raises InputError for data, columns or rows that cannot be used."""
+
+    def __init__(self, config: RFTConfig) -> None:
+        refuse_orders(config)
+        self.found = find_rows(config.data, "prompt") if config.answers == "model" else find_stored(config.data)
+        self.held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
+
+    def load(
+        self, config: RFTConfig, policy: Policy, rewards: RewardSet | None, progress: Progress
+    ) -> tuple[Sequence[Task], dict[str, Sequence[Task]], int | None, StoredAnswers | None]:
+        """The tasks, the evaluation sets, how many tokens a prompt may have, and the answers that the data hold."""
+        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
+        room, stored = policy.context_length, None
+        if config.answers == "model" or config.evaluation.data:
+            room = prompt_room(policy, config.rollout.max_new_tokens, "rollout.max_new_tokens")
+        if config.answers == "data":
+            rewarded, context = rewards is not None, policy.context_length
+            stored = load_stored(config.data, policy, max_tokens=context, rewarded=rewarded)
+            tasks = Loaded(tuple(stored.tasks), stored.skipped)
+        else:
+            tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room, found=self.found)
+        sets = _evaluation_tasks(config, policy, room, self.held_out)
+        if rewards is not None:
+            rewards.check(tasks.items)
+            for name, items in sets.items():
+                check_set(rewards, name, items)
+        if config.hint is not None:
+            hinted_task(tasks.items[0], config.hint)  # a column that it names and no row has ends the run here
+        say_skipped(progress, tasks.skipped)
+        return tasks.items, sets, room, stored
+
+
+def _evaluation_tasks(
+    config: RLConfig | RFTConfig, policy: Policy, room: int | None, held_out: Mapping[str, Found]
+) -> dict[str, Sequence[Task]]:
+    return {
+        name: load_tasks(data, policy.tokenizer, max_prompt_tokens=room, found=held_out[name]).items
+        for name, data in config.evaluation.data.items()
+    }
 
 
 def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
