@@ -27,6 +27,7 @@ from snippets import ROOT, RUN, SHOWN, Block, blocks, commands, outside_fences, 
 from typer.main import get_command
 
 import reinlm
+from reinlm.algorithms import of_judgements
 from reinlm.cli import app, main
 from reinlm.config import dump_yaml, merge, parse_yaml
 from reinlm.models import character_tokenizer, load_policy, save_policy, tiny_model
@@ -181,6 +182,10 @@ def run(brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: A
 
     def recipe(block: Block) -> str:
         tree = parse_yaml(shortened(block.body), block.where)
+        if of_judgements(tree.get("algorithm")):
+            own = {"model": "PATH_OR_NAME", "data": "pairs.jsonl", "training": {"steps": 1}}
+            reinlm.dpo(recipe=merge(own, tree), output="runs/recipe", overwrite=True, quiet=True)
+            return "recipes"
         base: dict[str, Any] = {
             "model": "PATH_OR_NAME",
             "data": "train.jsonl",
