@@ -9,7 +9,7 @@ import torch
 
 from reinlm.algorithms import PREFERENCES, preference_algorithm
 from reinlm.objectives import Labelled, Pairs
-from reinlm.objectives.preference_losses import kto_baseline, log_odds, odds_ratio_loss
+from reinlm.objectives.preference_losses import kto_baseline, kto_loss, log_odds, odds_ratio_loss
 
 NONE: dict[str, float] = {}
 
@@ -97,3 +97,26 @@ def test_bco_about_the_midpoint_of_both_classes() -> None:
     constants = loss.prepare(labelled())
     assert constants["delta"] == pytest.approx(0.025)
     assert loss(labelled(), constants).tolist() == pytest.approx([0.6563501408] * 2, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards"),
+    [
+        ("dpo", (0.1, -0.05)),
+        ("dpo_norm", (5 / 5, -2.5 / 4)),
+        ("slic", (-10.0, -12.0)),
+        ("orpo", (-0.2, -0.3)),
+        ("simpo", (-4.0, -6.0)),
+        ("cpo", (-1.0, -1.2)),
+    ],
+)
+def test_the_implicit_rewards_of_the_pair(name: str, rewards: tuple[float, float]) -> None:
+    chosen, rejected = preference_algorithm(name).loss.rewards(pairs())
+    assert (float(chosen), float(rejected)) == pytest.approx(rewards)
+
+
+def test_weights_and_baseline_that_are_left_out() -> None:
+    step = labelled()
+    assert kto_loss(step.log_ratio, step.desirable, 0.1, 0.0).tolist() == pytest.approx([0.4750208125, 0.4875026035])
+    assert not kto_baseline(torch.ones(2, requires_grad=True)).requires_grad
+    assert labelled(mismatched=torch.ones(1)).select(torch.tensor([1])).mismatched is None

@@ -22,7 +22,13 @@ from reinlm.objectives import (
     pairwise_accuracy,
     reliability,
 )
-from reinlm.objectives.reward_losses import log_davidson, log_rao_kupper, step_label_loss
+from reinlm.objectives.reward_losses import (
+    bradley_terry_loss,
+    log_davidson,
+    log_rao_kupper,
+    rating_loss,
+    step_label_loss,
+)
 
 
 def numbers(*values: float) -> Tensor:
@@ -121,3 +127,11 @@ def test_accuracy_auc_brier_and_calibration() -> None:
     assert bins.count.tolist() == [1, 0, 1, 1, 2]
     assert bins.confidence.tolist() == pytest.approx([0.15, math.nan, 0.55, 0.65, 0.9], nan_ok=True)
     assert bins.accuracy.tolist() == pytest.approx([0.0, math.nan, 1.0, 0.0, 1.0], nan_ok=True)
+
+
+def test_arguments_that_are_left_out() -> None:
+    assert bradley_terry_loss(numbers(0.7)).item() == pytest.approx(0.4031860489)
+    assert rating_loss(numbers(3.0, 9.0), numbers(1.0, math.nan)).tolist() == [4.0, 0.0]
+    predicted, outcome = numbers(0.55, 0.45), numbers(0.0, 1.0)
+    assert calibration_error(predicted, outcome).item() == pytest.approx(0.55)
+    assert len(reliability(predicted, outcome).count) == 10
