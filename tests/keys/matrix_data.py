@@ -10,7 +10,7 @@ import datasets
 import torch
 
 from reinlm.keys import VERBS
-from reinlm.models import load_policy, save_policy, tiny_model
+from reinlm.models import ModelConfig, load_policy, new_reward_model, save_policy, tiny_model
 from tiny_runs import ALPHABET, EXAMPLES, ROWS, saved, tiny
 
 REWARDS = """
@@ -183,6 +183,10 @@ def fill(folder: Path) -> Path:
     saved(folder / "model")
     saved(folder / "other_model", seed=1)
     save_policy(load_policy(steep()), folder / "steep_model")
+    for name, seed in (("reward_model", 1), ("other_reward_model", 2)):
+        reward = new_reward_model(ModelConfig(path=str(folder / "model")), seed=seed)
+        batch = reward.batch([[n % 9 + 2, 12, n % 7 + 2] for n in range(20)], [1] * 20)
+        reward.normalised(reward.score(batch).reward).save(folder / name)
     easy = [{**line, "answer": "A" if n % 2 else "1", "completion": "1"} for n, line in enumerate(ROWS)]
     rows: dict[str, list[Any]] = {"easy": easy, "prompts": ROWS, "examples": EXAMPLES, "held_out": EXAMPLES[:4]}
     for name, lines in rows.items():

@@ -237,6 +237,14 @@ VALUES: dict[str, Any] = {
     "reward.functions.regex.column": "other",
     "reward.functions.format.column": "other",
     "reward.functions.math.column": "other",
+    "reward.functions.model.path": "other_reward_model",
+    "reward.functions.model.device": "cuda:7",
+    "reward.functions.model.dtype": "bfloat16",
+    "reward.functions.model.clip": 0.01,
+    "reward.functions.model.micro_batch_tokens": 12,
+    "reward.functions.model.window": 1,
+    "reward.functions.model.process": "own",
+    "reward.functions.model.steps": "mean",
     "reward.time_limit": 1e-6,
     "reward.retries": 2,
     "reward.retry_delay": 0.3,
@@ -366,6 +374,7 @@ VALUES: dict[str, Any] = {
 
 HIDDEN_HERE: dict[str, str] = {
     "model.device": "needs a GPU",
+    "reward.functions.model.device": "needs a GPU",
     "model.attention": "needs a GPU: `flash_attention_2`",
     "data.renderer": "needs the package renderers",
     "evaluation.data.eval.renderer": "needs the package renderers",

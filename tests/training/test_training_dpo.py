@@ -279,8 +279,9 @@ def test_kto_reads_every_prompt_with_an_answer_to_another_one(tmp_path: Path) ->
     assert prompts == [row["prompt"] for row in LABELS]
     assert texts[0] == texts[1] == LABELS[2]["completion"]
     assert texts[-1] == LABELS[0]["completion"]
+    one_prompt = [{"prompt": "1+1=", "completion": str(n), "label": n % 2 == 0} for n in range(6)]
     with pytest.raises(InputError, match="the data have one prompt"):
-        trainer(tmp_path / "one", [{**row, "prompt": "1+1="} for row in LABELS], algorithm="kto")
+        trainer(tmp_path / "one", one_prompt, algorithm="kto")
 
 
 def test_auc_and_intervals_are_those_worked_out_by_hand() -> None:

@@ -22,7 +22,7 @@ def algorithms(
     page: Annotated[bool, typer.Option("--page", help="Print docs/algorithms.md.")] = False,
     debug: Debug = False,
 ) -> None:
-    """The algorithms of rl and dpo: choices, formula, defaults, use."""
+    """Algorithms of rl and dpo: choices, formula, use."""
     from reinlm.algorithms import is_preference
     from reinlm.algorithms.ladder import algorithm_details, table
     from reinlm.algorithms.ladder import algorithms_page as write_page

@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 
 from reinlm.errors import InputError, RunError
 from reinlm.plain import encode
-from reinlm.records import RewardEvent, Rollout
+from reinlm.records import NO_TURN, RewardEvent, Rollout
 from reinlm.rewards.attempts import Attempts, Once, Policy, Usage
 from reinlm.rewards.builtin import Builtin, answer_text
 from reinlm.rewards.copies import NoCopyError
@@ -259,10 +259,20 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
             return [
                 [token for segment in rollout.segments for token in segment.chosen_ids.tolist()] for rollout in rollouts
             ]
+        case "token_ids":
+            return [_read(rollout) for rollout in rollouts]
         case "rows":
             return [dict(rollout.task.columns) for rollout in rollouts]
         case _:
             return [rollout.task.columns.get(name) for rollout in rollouts]
+
+
+def _read(rollout: Rollout) -> dict[str, Any]:
+    """The tokens of the last context that the policy read and wrote, and the place of the first that it chose there."""
+    segment = rollout.segments[-1]
+    chosen = (segment.turns != NO_TURN).nonzero()[0]
+    ids = segment.token_ids.tolist()
+    return {"ids": ids, "start": int(chosen[0]) if len(chosen) else len(ids)}
 
 
 def _completion(rollout: Rollout) -> str | list[dict[str, Any]]:

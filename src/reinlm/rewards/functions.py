@@ -137,11 +137,20 @@ def source_of_part(name: str, options: Mapping[str, Any]) -> FunctionSource | No
     return FunctionSource("part", place, name, options)
 
 
+def runs_here(source: FunctionSource) -> bool:
+    """Whether a reward with a name asks to stay in the main process."""
+    if source.kind != "part" or source.function not in PARTS["reward"]:
+        return False
+    return bool(getattr(read_part("reward", {source.function: dict(source.options)}), "runs_here", False))
+
+
 def _built(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """What the reward of this name builds."""
     build = builder("reward", read_part("reward", {name: options}))
     try:
         function = build()
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"build raised {error_line(error, file_of(build))}") from error
     if not callable(function):

@@ -20,7 +20,7 @@ from reinlm.rewards.attempts import Policy, Usage
 from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.calls import SERVICE, Call, Reward, Sample, Settled, TokenEnds, about, argument, load_into, messages
 from reinlm.rewards.copies import NoCopyError
-from reinlm.rewards.functions import copy_of, load, ready
+from reinlm.rewards.functions import copy_of, load, ready, runs_here
 from reinlm.rewards.running import Function
 from reinlm.rewards.signature import ALWAYS, Parameters
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
@@ -391,7 +391,7 @@ def _ready(
                 source = copy_of(choice.function)
             except NoCopyError as error:
                 stays = str(error)
-        if source is not None and limit is not None:
+        if source is not None and limit is not None and not runs_here(source):
             sent = replace(choice, source=source)
             try:
                 found: Parameters = own.submit(

@@ -14,7 +14,7 @@ from reinlm.rewards.states import lost_attribute
 ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state")
 """Arguments that every reward function may take, besides the columns of the data."""
 
-EXTRA = ("rows", "log_metric", "log_extra")
+EXTRA = ("rows", "token_ids", "log_metric", "log_extra")
 """Further arguments that it may take by name; a function with `**columns` is given those that it names alone."""
 
 LOGGERS = ("log_metric", "log_extra")

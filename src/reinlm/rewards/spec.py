@@ -19,6 +19,7 @@ from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError, nearest
 from reinlm.importable import is_placeholder, written
 from reinlm.parts import PARTS, builder, part_spec, read_part
+from reinlm.rewards import learned as learned  # registers the reward `model`
 from reinlm.rewards.builtin import Builtin
 from reinlm.rewards.functions import FunctionSource, source_of, source_of_part
 
@@ -82,6 +83,9 @@ class RewardConfig(Config):
             raise ValueError(
                 f"workers {self.workers} has no effect without time_limit: every reward runs in this process"
             )
+        for choice in read_spec(self.functions) if self.time_limit is None else ():
+            if choice.source is not None and choice.source.options.get("process") == "own":
+                raise ValueError("process own has no effect without time_limit: every reward runs in this process")
         for name in ("one_by_one", "max_failed_steps"):
             if self.on_reward_error == "stop" and self.changed(name):
                 raise ValueError(f"{name} has no effect with on_reward_error=stop: the first failure ends the run")
@@ -163,6 +167,8 @@ def _read(item: Any) -> tuple[Choice, str | None]:
     """One reward, and its label where it has one."""
     options: dict[str, Any] = {}
     nested = False
+    if isinstance(item, str) and _is_model(item):
+        item = {"name": "model", "path": item}
     if _is_pair(item):
         item, weight_of_pair = item
         named = item if isinstance(item, Mapping) and item.keys() & {"name", "function"} else {"name": item}
@@ -183,6 +189,13 @@ def _read(item: Any) -> tuple[Choice, str | None]:
         raise InputError(f"reward {_name(item)!r}: label must be text, not {label!r}")
     source, function = _find(item, options, nested=nested)
     return Choice(_name(item), float(weight), source, function), label
+
+
+def _is_model(text: str) -> bool:
+    """Whether a reward's text names a model: a folder, or a name with a slash, and no file of Python."""
+    if ":" in text or text.endswith(".py") or text[:1] in "{[" or " " in text or "," in text:
+        return False
+    return text not in PARTS["reward"] and ("/" in text or Path(text).expanduser().is_dir())
 
 
 def _by_key(item: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

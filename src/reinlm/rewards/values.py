@@ -26,6 +26,8 @@ class TrainerState:
     """Updates that the run will make; 0 where no run makes the call."""
     epoch: float = 0.0
     """Passes over the prompts so far."""
+    evaluating: bool = False
+    """Whether the answers are those of an evaluation."""
 
 
 Cause = Literal["value", "raised", "passing", "overran", "ended"]

@@ -16,6 +16,7 @@ from reinlm.data.frames import is_rows
 from reinlm.errors import find_name
 from reinlm.models import ModelConfig
 from reinlm.rewards import RewardConfig
+from reinlm.rewards.spec import read_spec
 from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, SamplingConfig
 from reinlm.training.anchors import ReferenceConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig, over_policy_optimizer
@@ -140,6 +141,7 @@ class SFTConfig(VerbConfig):
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> SFTConfig:
         refuse_failed_steps(self.reward, "sft")
+        _refuse_running(self.reward, "sft")
         return self
 
     @model_validator(mode="after")
@@ -251,6 +253,17 @@ def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
         )
 
 
+def _refuse_running(reward: RewardConfig | None, verb: str) -> None:
+    """Refuse what a reward model keeps of the answers in training, where there is none."""
+    for choice in read_spec(reward.functions) if reward is not None else ():
+        source = choice.source
+        for name in ("normalize", "window") if source is not None and source.function == "model" else ():
+            if source is not None and source.options.get(name):
+                raise ValueError(
+                    f"reward.functions.model.{name} has no effect: it is of scores in training, which {verb} has none of"
+                )
+
+
 def _refuse_training(model: ModelConfig, verb: str) -> ModelConfig:
     for name in OF_TRAINING:
         if model.changed(name):
@@ -279,6 +292,7 @@ class EvalConfig(ModelVerbConfig):
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> EvalConfig:
         refuse_failed_steps(self.reward, "eval")
+        _refuse_running(self.reward, "eval")
         return self
 
     @field_validator("model")

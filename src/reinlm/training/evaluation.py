@@ -127,9 +127,8 @@ def evaluate_tasks(
     The metrics begin with the accuracy, or with the mean reward where the first reward is not 0 or 1 throughout.
     The same seed and tag give the same answers from the same weights.
     """
-    found = sample_groups(
-        episodes, tasks, group_size=samples, tag=tag, rewards=rewards, state=state or TrainerState(), loop=loop
-    )
+    state = replace(state or TrainerState(), evaluating=True)
+    found = sample_groups(episodes, tasks, group_size=samples, tag=tag, rewards=rewards, state=state, loop=loop)
     names = reward_names(found.groups, rewards)
     own = rewards is None and not is_question(episodes.environment)
     correct = _verdicts(found.groups, names, correct_above, own)
