@@ -46,7 +46,7 @@ def test_an_argument_that_is_none_is_answered_with_what_to_write(call: Callable[
         ("GRPOConfig", "give the options to reinlm.rl"),
         ("SFTConfig", "give the options to reinlm.sft"),
         ("KTOTrainer", 'reinlm.DPOTrainer, with algorithm="kto"'),
-        ("RewardTrainer", "trains no reward model"),
+        ("RewardConfig", "give the options to reinlm.reward"),
         ("PPOTrainer", 'algorithm="ppo"'),
     ],
 )

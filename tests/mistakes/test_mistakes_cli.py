@@ -44,7 +44,7 @@ MISTAKES = [
     ("q-learning", "unknown command 'q-learning'", "classical q_learning --env"),
     ("small.yaml", "unknown command 'small.yaml'", "rl small.yaml"),
     ("runs/first", "unknown command 'runs/first'", "report runs/first"),
-    ("reward -m model", "there is no command 'reward': this version trains no reward model", "`sft` imitates"),
+    ("judge pairs.jsonl", "there is no command 'judge': this version collects no preferences", "`sft` imitates"),
     ("view runs/first", "there is no command 'view'", "`rl` improves"),
     # options
     ("rl --modle model", "unknown option '--modle'", "did you mean --model?"),

@@ -11,7 +11,6 @@ from reinlm.program import command_line
 _VERBS = "`rl` improves a model against a reward, `sft` imitates completions"
 
 VERBS: Mapping[str, str] = {
-    "reward": "this version trains no reward model; a reward is a function, or file.py:function",
     "run": "a recipe of several stages has no verb in this version; each stage is one command",
     **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
     "doctor": "this version has no diagnosis command; the report shows every curve",
@@ -30,7 +29,7 @@ TRL_NAMES: Mapping[str, str] = {
         "`{keys}` finds an option by its name there",
     ),
     "SFTConfig": "give the options to reinlm.sft: training={{…}}, optimizer={{…}}; `{keys}` finds an option by its name there",
-    **dict.fromkeys(("RewardTrainer", "RewardConfig"), VERBS["reward"]),
+    "RewardConfig": "give the options to reinlm.reward: loss={{…}}, training={{…}}, optimizer={{…}}",
     **dict.fromkeys(
         ("KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"),
         'use reinlm.dpo, or reinlm.DPOTrainer, with algorithm="{}"',
