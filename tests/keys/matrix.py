@@ -176,7 +176,7 @@ def _run_files(folder: Path) -> Seen:
     ]
     samples = folder / "samples.json"
     return {
-        "metrics": [without_clocks(row) for row in read_metrics(folder / "metrics.jsonl")],
+        "metrics": [_beyond_rounding(without_clocks(row)) for row in read_metrics(folder / "metrics.jsonl")],
         "answers": [json.loads(line) for text in logs for line in text.splitlines()]
         + ([json.loads(samples.read_text())] if samples.is_file() else []),
         "files": [
@@ -186,6 +186,12 @@ def _run_files(folder: Path) -> Seen:
         ],
         "messages": json.loads((folder / "run.json").read_text()).get("notes", []),
     }
+
+
+def _beyond_rounding(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without differences of log-probabilities in the last bits, which another order of the same sums has too."""
+    rounding = ("sampling/logprob_difference/mean", "sampling/logprob_difference/max")
+    return {name: value for name, value in row.items() if name not in rounding or value > 1e-5}
 
 
 def _weights(policy: Any) -> dict[str, torch.Tensor]:

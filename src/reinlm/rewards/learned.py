@@ -52,7 +52,7 @@ class ModelReward(Config):
     @model_validator(mode="after")
     def _own_keeps_nothing(self) -> ModelReward:
         if self.process == "own" and self.normalize:
-            raise ValueError("normalize keeps running statistics in checkpoints: set process=trainer")
+            raise ValueError("normalize keeps running statistics in checkpoints: take process=trainer")
         if self.process == "own" and self.changed("window"):
             raise ValueError(f"window {self.window} has no effect with process=own, which measures no drift")
         return self
