@@ -133,9 +133,26 @@ def test_copies_of_matrices_are_made_for_each_batch_and_version_and_not_of_large
         engine.abort([request.id for request in asked])
         monkeypatch.setattr("reinlm.models.decoder.MAX_PREPARED", 1000)
         plain = run(engine, asked)
+        assert len(made) == 4 * layers  # not even to be counted
     for name, answer in first.items():
         assert ids(answer) == ids(plain[name])
         np.testing.assert_allclose(logprobs(answer), logprobs(plain[name]), atol=1e-5)
+
+
+def test_a_sharded_model_is_not_read_in_inference_mode(
+    make_model: ModelMaker, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are gathered in the first pass are allocated in it, and trained on later."""
+    model = make_model()
+    seen: list[bool] = []
+    model.model.register_forward_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
+    for sharded in (False, True):
+        if sharded:
+            monkeypatch.setattr(next(model.parameters()), "full_tensor", lambda: None, raising=False)
+        engine = HFEngine(model, tokenizer, pad_id=PAD)
+        seen.clear()  # of the passes by which it was tried
+        run(engine, requests(OK, prompts=RAGGED[:1]))
+        assert set(seen) == {not sharded}
 
 
 def test_an_answer_does_not_depend_on_how_long_others_were_before_it(

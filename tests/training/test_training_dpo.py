@@ -14,8 +14,9 @@ import torch
 import reinlm
 from reinlm.algorithms import PREFERENCES, preference_algorithm
 from reinlm.errors import InputError
+from reinlm.objectives.calibration import auc
 from reinlm.runs import read_metrics, without_clocks
-from reinlm.training.judged_step import auc, compared_of, mismatched_examples, with_interval
+from reinlm.training.judged_step import compared_of, mismatched_examples, with_interval
 from reinlm.training.likelihoods import FallingLikelihoods
 from tiny_runs import saved, tiny
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from reinlm.config import Config
 from reinlm.data.rows import listed
 from reinlm.errors import InputError, unknown
 
@@ -20,6 +21,15 @@ _SPLITS = ("DatasetDict", "IterableDatasetDict")
 def is_rows(value: Any) -> bool:
     """Whether a value is data itself, and not a section of settings: anything but a plain mapping or a configuration."""
     return not isinstance(value, Mapping) or type(value).__name__ in _SPLITS
+
+
+def named_sets(value: Any) -> dict[str, Any]:
+    """Sets of data by name, each as a section of settings: one alone is named `eval`, and data itself is its path."""
+    if value is None:
+        return {}
+    if is_rows(value) or isinstance(value, Config) or "path" in value:
+        value = {"eval": value}
+    return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
 
 
 def rows_of(value: Any, split: str | None = None, limit: int | None = None) -> tuple[Any, str | None]:

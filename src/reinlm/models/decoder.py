@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 MAX_PREPARED = 2**28
-"""Bytes that copies of matrices for sampling may take; of larger models the matrices themselves are read."""
+"""Bytes of the layers of a model whose matrices are copied for sampling; of a larger one the matrices themselves are read."""
 _POSITIONS = 256
 """Positions of a part of the table of rotary embeddings."""
 RowForward = Callable[["Int[Tensor, ' row']", "Int[Tensor, ' row']", RowAttention], "Float[Tensor, ' row hidden']"]
@@ -92,10 +92,11 @@ class LlamaForward:
     def prepared(self) -> LlamaForward:
         """The same, faster with few rows: a layer's query, key and value are one product, and its matrices lie as oneDNN reads
         them. The copies do not follow later updates of the weights."""
-        layers = [PreparedLayer.of(layer) for layer in self._backbone.layers]
-        if sum(layer.nbytes for layer in layers if layer is not None) > MAX_PREPARED:
+        if sum(weight.nbytes for weight in self._backbone.layers.parameters()) > MAX_PREPARED:
             return self
-        return LlamaForward(self._backbone, self._settings, layers)
+        return LlamaForward(
+            self._backbone, self._settings, [PreparedLayer.of(layer) for layer in self._backbone.layers]
+        )
 
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
@@ -137,7 +138,7 @@ class PreparedLayer:
         joined = (attention.q_proj, attention.k_proj, attention.v_proj)
         self._size = attention.head_dim
         self._counts = [project.out_features // self._size for project in joined]
-        self._joined, self.out = Product(*joined), Product(attention.o_proj)
+        self._joined, self.out = PackedLinear(*joined), PackedLinear(attention.o_proj)
         self._scale: Tensor | None = None
         if (norm := getattr(attention, "q_norm", None)) is not None:
             scales = (norm.weight.detach(), attention.k_norm.weight.detach())
@@ -149,12 +150,7 @@ class PreparedLayer:
     def of(cls, layer: Any) -> PreparedLayer | None:
         """None for a layer with other projections than linear layers, such as adapters, or in half precision on a CPU."""
         attention = layer.self_attn
-        return cls(layer) if Product.takes(*(getattr(attention, f"{name}_proj") for name in "qkvo")) else None
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the copies."""
-        return self._joined.nbytes + self.out.nbytes + (0 if self.mlp is None else self.mlp.nbytes)
+        return cls(layer) if PackedLinear.takes(*(getattr(attention, f"{name}_proj") for name in "qkvo")) else None
 
     def heads(self, y: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
         """As `_heads`: query and key are normalised and rotated together."""
@@ -171,24 +167,21 @@ class PreparedMLP:
     """x + mlp(y) for a gated MLP, from copies of its matrices."""
 
     def __init__(self, mlp: Any) -> None:
-        self._gate, self._up, self._down = (Product(layer) for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        self._gate, self._up, self._down = (
+            PackedLinear(layer) for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        )
 
     @classmethod
     def takes(cls, mlp: Any) -> bool:
         """Whether it is such an MLP: with plain linear layers and SiLU."""
         layers = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-        return Product.takes(*layers) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the copies."""
-        return self._gate.nbytes + self._up.nbytes + self._down.nbytes
+        return PackedLinear.takes(*layers) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation)
 
     def __call__(self, y: Tensor, x: Tensor) -> Tensor:
         return self._down.added(self._up.times(y, self._gate.silu(y)), x)
 
 
-class Product:
+class PackedLinear:
     """The product with the matrix of a linear layer, or with those of several side by side, from a copy that oneDNN reads fast.
 
     Where the BLAS computes products, one layer's own matrix is read, and several are copied.
@@ -200,10 +193,8 @@ class Product:
         self._weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         self._bias = torch.cat(biases) if len(biases) > 1 else biases[0] if biases else None
         self._packed = None
-        self.nbytes = self._weight.nbytes if len(weights) > 1 else 0
         if current_backend() == "onednn" and self._weight.dtype is torch.float32 and self._weight.numel() >= MIN_MATRIX:
             self._packed = packed(self._weight)
-            self.nbytes = self._weight.nbytes
 
     @classmethod
     def takes(cls, *layers: Any) -> bool:

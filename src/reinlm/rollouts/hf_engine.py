@@ -173,7 +173,7 @@ class HFEngine:
             self._queue[prompt] = deque(row for row in waiting if row.request.id not in gone)
             if not self._queue[prompt]:
                 del self._queue[prompt]
-        with torch.inference_mode():  # as the cache was made
+        with self._without_gradient():  # as the cache was made
             self._rows.drop(gone)
             self._rows.settle(bool(self._queue))
 
@@ -255,6 +255,12 @@ class HFEngine:
         logits: Tensor = output.logits[:, -1]
         return logits
 
+    def _without_gradient(self) -> contextlib.AbstractContextManager[None]:
+        """Inference mode, which takes less time for each operation; not for a sharded model, whose gathered weights are
+        allocated in the first pass and trained on later."""
+        sharded = hasattr(next(self._model.parameters()), "full_tensor")
+        return torch.no_grad() if sharded else torch.inference_mode()
+
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:
         """No gradient; autocast if asked; evaluation mode, so that neither dropout nor checkpointing interferes."""
@@ -262,5 +268,5 @@ class HFEngine:
         autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if dtype is not None or torch.is_autocast_enabled(kind):  # also to turn off what the caller turned on
             autocast = torch.autocast(kind, dtype, enabled=dtype is not None)
-        with using_threads(self._threads), training_mode(self._model, False), torch.inference_mode(), autocast:
+        with using_threads(self._threads), training_mode(self._model, False), self._without_gradient(), autocast:
             yield

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from reinlm.algorithms import preference_name
-from reinlm.config import Config
 from reinlm.data import JudgedDataConfig
-from reinlm.data.frames import is_rows
 from reinlm.schedules import Schedule
 from reinlm.training.anchors import ReferenceConfig, RefreshConfig
 from reinlm.training.config import RunVerbConfig, as_section
+from reinlm.training.judged_config import JudgedEvaluation
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.sections import TrainingConfig
 
@@ -41,26 +40,11 @@ class DPOTraining(TrainingConfig):
     """Null: the reference stays as it was at the start, and its log-probabilities are computed once."""
 
 
-class DPOEvaluation(Config):
+class DPOEvaluation(JudgedEvaluation):
     """Scoring on judged answers that training never sees."""
 
-    data: dict[str, JudgedDataConfig] = Field(default_factory=dict)
-    """Named sets: `{test: test.jsonl}`; a single path is the set `eval`."""
-    every: int = Field(0, ge=0)
-    """Steps between evaluations; 0: at the start and the end alone."""
     stop_at: float | None = Field(None, ge=0, le=1)
     """End the run early once the first set's accuracy reaches this."""
-    patience: int | None = Field(None, ge=1)
-    """End the run early after this many evaluations without a better accuracy."""
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        if is_rows(value) or isinstance(value, Config) or "path" in value:
-            value = {"eval": value}
-        return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
 
 
 class DPOConfig(RunVerbConfig):

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import DataConfig
-from reinlm.data.frames import is_rows
+from reinlm.data.frames import named_sets
 from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
@@ -58,11 +58,7 @@ class EvaluationConfig(Config):
     @field_validator("data", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        if is_rows(value) or isinstance(value, DataConfig) or "path" in value:
-            value = {"eval": value}
-        return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
+        return named_sets(value)
 
     @model_validator(mode="after")
     def _greedy_draws_nothing(self) -> Self:

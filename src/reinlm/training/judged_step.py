@@ -15,6 +15,7 @@ from reinlm.batches import TokenBatch, example_batch
 from reinlm.data import Examples, Judged
 from reinlm.errors import InputError
 from reinlm.objectives import Labelled, Layout, Pairs, k3
+from reinlm.objectives.calibration import auc
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -204,7 +205,7 @@ def figures(
         good, bad = compared.desirable, ~compared.desirable
         rewards = algorithm.loss.rewards(compared)
         sides = {"chosen": (rewards[good], items.first[good]), "rejected": (rewards[bad], items.first[bad])}
-        right = auc(rewards[good], rewards[bad])
+        right = float(auc(rewards[good], rewards[bad]))
     else:
         chosen, rejected = algorithm.loss.rewards(compared)
         sides = {"chosen": (chosen, items.first), "rejected": (rejected, items.second)}
@@ -231,16 +232,6 @@ def figures(
 def outcomes(chosen: Float[Tensor, " pairs"], rejected: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
     """1 where the chosen answer has the higher reward, ½ where both are equal, else 0."""
     return (chosen > rejected).double() + 0.5 * (chosen == rejected).double()
-
-
-def auc(positive: Float[Tensor, " positives"], negative: Float[Tensor, " negatives"]) -> float:
-    """P(s⁺ > s⁻) + ½ P(s⁺ = s⁻); NaN without both."""
-    if not len(positive) or not len(negative):
-        return math.nan
-    ordered = negative.sort().values
-    below = torch.searchsorted(ordered, positive.contiguous(), side="left").double()
-    up_to = torch.searchsorted(ordered, positive.contiguous(), side="right").double()
-    return float(((below + up_to) / 2).mean() / len(negative))
 
 
 def with_interval(values: Float[Tensor, " pairs"]) -> tuple[float, float, float]:

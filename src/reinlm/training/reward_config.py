@@ -8,9 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from reinlm.config import Config
 from reinlm.data import JudgedDataConfig
-from reinlm.data.frames import is_rows
 from reinlm.models import RewardHeads
 from reinlm.training.config import RunVerbConfig, as_section
+from reinlm.training.judged_config import JudgedEvaluation
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.sections import TrainingConfig
 
@@ -118,26 +118,6 @@ class RewardTraining(TrainingConfig):
         return self
 
 
-class RewardEvaluation(Config):
-    """Scoring on judged answers that training never sees."""
-
-    data: dict[str, JudgedDataConfig] = Field(default_factory=dict)
-    """Named sets: `{test: test.jsonl}`; a single path is the set `eval`."""
-    every: int = Field(0, ge=0)
-    """Steps between evaluations; 0: at the start and the end alone."""
-    patience: int | None = Field(None, ge=1)
-    """End the run early after this many evaluations without a better one."""
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        if is_rows(value) or isinstance(value, Config) or "path" in value:
-            value = {"eval": value}
-        return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
-
-
 class RewardModelConfig(RunVerbConfig):
     """`reinlm reward`: learn a score from judged answers."""
 
@@ -145,7 +125,7 @@ class RewardModelConfig(RunVerbConfig):
 
     data: JudgedDataConfig
     optimizer: RewardOptimizer = RewardOptimizer()
-    evaluation: RewardEvaluation = RewardEvaluation()
+    evaluation: JudgedEvaluation = JudgedEvaluation()
     training: RewardTraining = RewardTraining()
     loss: RewardLossConfig = RewardLossConfig()
     head: HeadConfig = HeadConfig()
