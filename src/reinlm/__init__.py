@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `__getattr__` imports what is used
     from reinlm.algorithms import Algorithm, algorithm
     from reinlm.api import (
+        DPOTrainer,
+        RewardTrainer,
+        RFTTrainer,
+        RLTrainer,
+        SFTTrainer,
         bench,
         compare,
         create_model,
@@ -29,7 +34,6 @@ if TYPE_CHECKING:  # for type checkers, editors and the reference; at run time `
         rl,
         sft,
     )
-    from reinlm.api.trainers import DPOTrainer, RewardTrainer, RFTTrainer, RLTrainer, SFTTrainer
     from reinlm.errors import InputError, RunError
     from reinlm.loop import Callback, EarlyStopping
     from reinlm.metrics import Metric, declare_metrics
@@ -50,11 +54,11 @@ _WHERE = {
     "generate": "reinlm.api",
     "explain": "reinlm.api",
     "create_model": "reinlm.api",
-    "SFTTrainer": "reinlm.api.trainers",
-    "RLTrainer": "reinlm.api.trainers",
-    "DPOTrainer": "reinlm.api.trainers",
-    "RewardTrainer": "reinlm.api.trainers",
-    "RFTTrainer": "reinlm.api.trainers",
+    "SFTTrainer": "reinlm.api",
+    "RLTrainer": "reinlm.api",
+    "DPOTrainer": "reinlm.api",
+    "RewardTrainer": "reinlm.api",
+    "RFTTrainer": "reinlm.api",
     "algorithm": "reinlm.algorithms",
     "Algorithm": "reinlm.algorithms",
     "StepRewards": "reinlm.rewards",

@@ -8,11 +8,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from reinlm.algorithms.ladder import ALGORITHMS, CARDS, Card, algorithm_name, ladder
+from reinlm.algorithms.cards import Card
+from reinlm.algorithms.ladder import ALGORITHMS, CARDS, algorithm_name, ladder
 from reinlm.algorithms.preference import (
     PREFERENCE_CARDS,
     PREFERENCES,
-    PreferenceCard,
     is_preference,
     merge_preference_specs,
     of_judgements,
@@ -132,7 +132,6 @@ __all__ = [
     "MixedOutcomes",
     "Objective",
     "PreferenceAlgorithm",
-    "PreferenceCard",
     "Shaper",
     "SoftOverlong",
     "Updates",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import wraps
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Unpack
 
+from reinlm.algorithms.cards import Card, Described, registering
 from reinlm.composition import Algorithm, algorithm_spec
 from reinlm.composition.document import changed_choices, choice_tables, short, short_kl, short_updates
 from reinlm.errors import find_name, unknown
@@ -16,54 +16,9 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {}
 CARDS: dict[str, Card] = {}
 
 
-@dataclass(frozen=True)
-class Card:
-    """Documentation of a named algorithm that its choices do not contain.
-
-    Example:
-        Card(name="gspo", parent="grpo", source="GSPO, arXiv 2507.18071", published="2025-07-24", equation="J = …",
-             formula=r"J(\\theta) = …", summary="GRPO with one ratio a sequence.", use="…", fails="…")
-    """
-
-    name: str
-    parent: str | None
-    """The algorithm that the documentation compares it with."""
-    source: str
-    published: str
-    """ISO date of the paper, by which `ladder` sorts."""
-    equation: str
-    """The objective that is maximised, in plain characters."""
-    formula: str
-    """The objective in LaTeX."""
-    summary: str
-    """One sentence: the first line of the docstring."""
-    use: str
-    """When to use it."""
-    fails: str
-    """How it fails, and which metrics show it."""
-
-
-def named(
-    *, parent: str | None, source: str, published: str, equation: str, formula: str, use: str, fails: str
-) -> Callable[[Callable[[], Algorithm]], Callable[[], Algorithm]]:
-    """Register a composition under its function's name, and give the algorithm that name and source.
-
-    The first line of the docstring is the summary.
-    """
-
-    def register(compose: Callable[[], Algorithm]) -> Callable[[], Algorithm]:
-        name = compose.__name__
-        summary = (compose.__doc__ or "").strip().splitlines()[0]
-
-        @wraps(compose)
-        def build() -> Algorithm:
-            return replace(compose(), name=name, source=source)
-
-        ALGORITHMS[name] = build
-        CARDS[name] = Card(name, parent, source, published, equation, formula, summary, use, fails)
-        return build
-
-    return register
+def named(**described: Unpack[Described]) -> Callable[[Callable[[], Algorithm]], Callable[[], Algorithm]]:
+    """Register an algorithm of `reinlm rl`."""
+    return registering(ALGORITHMS, CARDS, described)
 
 
 def algorithm_name(name: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Unpack
 
+from reinlm.algorithms.cards import Card, Described, registering
 from reinlm.composition.preference import (
     KIND,
     PreferenceAlgorithm,
@@ -19,7 +19,7 @@ from reinlm.objectives import CHOICES
 from reinlm.program import command_line
 
 PREFERENCES: dict[str, Callable[[], PreferenceAlgorithm]] = {}
-PREFERENCE_CARDS: dict[str, PreferenceCard] = {}
+PREFERENCE_CARDS: dict[str, Card] = {}
 
 ALIASES = {
     "sigmoid": "dpo",
@@ -35,46 +35,11 @@ ALIASES = {
 """What papers and TRL's `loss_type` call an algorithm -> its name here."""
 
 
-@dataclass(frozen=True)
-class PreferenceCard:
-    """Documentation of a named algorithm of `reinlm dpo`."""
-
-    name: str
-    parent: str | None
-    """The algorithm that the documentation compares it with."""
-    source: str
-    published: str
-    """ISO date of the paper, by which lists are sorted."""
-    equation: str
-    """The loss that is minimised, in plain characters."""
-    formula: str
-    """The loss in LaTeX."""
-    summary: str
-    """One sentence: the first line of the docstring."""
-    use: str
-    """When to use it."""
-    fails: str
-    """How it fails, and which metrics show it."""
-
-
 def preference(
-    *, parent: str | None, source: str, published: str, equation: str, formula: str, use: str, fails: str
+    **described: Unpack[Described],
 ) -> Callable[[Callable[[], PreferenceAlgorithm]], Callable[[], PreferenceAlgorithm]]:
-    """Register an algorithm of `reinlm dpo` under its function's name; the first line of the docstring is the summary."""
-
-    def register(compose: Callable[[], PreferenceAlgorithm]) -> Callable[[], PreferenceAlgorithm]:
-        name = compose.__name__
-        summary = (compose.__doc__ or "").strip().splitlines()[0]
-
-        @wraps(compose)
-        def build() -> PreferenceAlgorithm:
-            return replace(compose(), name=name, source=source)
-
-        PREFERENCES[name] = build
-        PREFERENCE_CARDS[name] = PreferenceCard(name, parent, source, published, equation, formula, summary, use, fails)
-        return build
-
-    return register
+    """Register an algorithm of `reinlm dpo`."""
+    return registering(PREFERENCES, PREFERENCE_CARDS, described)
 
 
 def preference_name(name: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from reinlm.algorithms.cards import Card
 from reinlm.algorithms.preference import (
     PREFERENCE_CARDS,
     PREFERENCES,
-    PreferenceCard,
     preference_algorithm_spec,
     preference_name,
 )
@@ -16,7 +16,7 @@ from reinlm.algorithms.preference import (
 PREFERENCE_COLUMNS = ("name", "loss", "values", "data", "reference", "source")
 
 
-def preference_cards() -> list[PreferenceCard]:
+def preference_cards() -> list[Card]:
     """The cards of all algorithms of `reinlm dpo`, sorted by the date of their paper."""
     return sorted(PREFERENCE_CARDS.values(), key=lambda card: card.published)
 

@@ -25,7 +25,11 @@ from reinlm.api.arguments import (
 )
 from reinlm.api.keywords import DPOKeywords, RewardKeywords, RFTKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings
-from reinlm.api.trainers import DPOTrainer, RewardTrainer, RFTTrainer, RLTrainer, SFTTrainer
+from reinlm.api.trainers import DPOTrainer as DPOTrainer
+from reinlm.api.trainers import RewardTrainer as RewardTrainer
+from reinlm.api.trainers import RFTTrainer as RFTTrainer
+from reinlm.api.trainers import RLTrainer as RLTrainer
+from reinlm.api.trainers import SFTTrainer as SFTTrainer
 from reinlm.config import Config
 from reinlm.errors import InputError, unknown
 from reinlm.grid import PlannedRun, plan, run_queue
