@@ -31,7 +31,7 @@ class RunKeywords(TypedDict, total=False):
     steps: int
     """`training.steps`."""
     eval_data: Any
-    """Prompts that training never sees, or named sets of them: `evaluation.data`."""
+    """Data that training never sees, or named sets: `evaluation.data`."""
     peft_config: Any
     """A `LoraConfig` of peft, or a mapping, for `model.lora`."""
     command: str

@@ -10,12 +10,12 @@ import typer
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as rollout.group_size=16."
+        metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as seed=1."
     ),
 ]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
 Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]
-EvalData = Annotated[str | None, typer.Option(help="Prompts that training never sees.")]
+EvalData = Annotated[str | None, typer.Option(help="Data that training never sees.")]
 Reward = Annotated[
     list[str] | None,
     typer.Option("--reward", "-r", help="math, exact_match, format or file.py:function; may be repeated."),
