@@ -97,6 +97,13 @@ def test_a_ranking_stands_best_first_and_keeps_its_ties():
     assert load([{**PAIR, "tie": True}, {**PAIR, "tie": False}]).rank.tolist() == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize("ranks", [[0.9, 0.1], [0, 1], [-1, 2], [1.5, 1.5]])
+def test_scores_are_not_taken_for_ranks(ranks: list[float]) -> None:
+    with pytest.raises(InputError, match="column 'ranks' holds what is no rank") as raised:
+        load([{"prompt": "1+1=", "answers": ["3", "2"], "ranks": ranks}])
+    assert "1 is the best" in str(raised.value.hint)
+
+
 def test_labels_ratings_margins_weights_and_slices_stand_beside_their_answers():
     labels = load(
         [{"prompt": "1+1=", "completion": "2", "label": True}, {"prompt": "1+1=", "completion": "3", "label": 0}]

@@ -332,3 +332,14 @@ def test_unbalanced_labels_are_noted(tmp_path: Path) -> None:
         made.step()
     (note,) = json.loads((tmp_path / "run" / "run.json").read_text())["notes"]
     assert note.startswith("32 answers are labelled good and 16 bad: weighed, 2.00 to 1")
+
+
+def test_dropout_of_a_model_that_has_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"training\.dropout has no effect: every dropout of the model is 0"):
+        reinlm.dpo(
+            tiny(),
+            [{"prompt": "1=", "chosen": "2", "rejected": "3"}],
+            training={"steps": 1, "dropout": True},
+            output=tmp_path / "run",
+            quiet=True,
+        )

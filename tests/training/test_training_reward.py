@@ -121,6 +121,7 @@ def test_a_resumed_run_is_bit_identical_to_one_that_was_not_stopped(tmp_path: Pa
     def run(name: str, steps: int, resume: bool = False) -> Any:
         merged = {**SETTINGS, **settings}
         merged["training"] = {**SETTINGS["training"], **changes.get("training", {}), "steps": steps}
+        merged["run"] = {**SETTINGS["run"], "save_every": 2}  # the whole run saves where the other one stops
         model = {"path": base, **changes.get("model", {})}
         return reinlm.reward(data=rows, output=tmp_path / name, resume=resume, **{**merged, "model": model})
 
@@ -299,3 +300,34 @@ def test_heads_are_drawn_from_the_seed(tmp_path: Path) -> None:
     weights = [new_reward_model(config, RewardHeads(), seed=seed).head.weight for seed in (1, 1, 2)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+TIE = {"prompt": "1=", "chosen": "7", "rejected": "8", "tie": True}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{**TIE, "prompt": f"{n}="} for n in range(4)], "every one of the 4 pairs is a tie"),
+        (
+            [{"prompt": f"{n}=", "completion": "7", "label": True} for n in range(4)],
+            "all 4 answers are labelled good, and logistic needs both",
+        ),
+        (
+            [{"prompt": f"{n}=", "completion": "7", "rating": 3.0} for n in range(4)],
+            "every rating of rating is 3",
+        ),
+    ],
+)
+def test_judgements_that_tell_nothing_apart_are_refused(tmp_path: Path, rows: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        train(tmp_path, rows)
+
+
+def test_ties_are_left_out_and_counted_by_a_loss_that_learns_nothing_from_them(tmp_path: Path) -> None:
+    rows = pairs(6)
+    without = train(tmp_path / "without", rows, loss={"name": "bradley_terry"}, training={"steps": 1, "batch_size": 8})
+    ties = [*rows[:3], TIE, {**TIE, "prompt": "2="}, *rows[3:]]
+    with_ties = train(tmp_path / "ties", ties, loss={"name": "bradley_terry"}, training={"steps": 1, "batch_size": 8})
+    first, second = (records(result.folder)[-1] for result in (without, with_ties))
+    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)

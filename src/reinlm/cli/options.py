@@ -9,9 +9,7 @@ import typer
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as seed=1."
-    ),
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML recipe, and overrides such as seed=1."),
 ]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
 Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]

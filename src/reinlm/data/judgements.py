@@ -145,6 +145,9 @@ def _ranking(row: Row) -> Judgement:
         if not isinstance(given, list | tuple) or len(given) != len(answers):
             raise BadRow(row.where, "column 'ranks' does not give one rank to each answer")
         values = [number_column(Row(row.where, {"ranks": item}), "ranks") for item in given]
+        if wrong := [value for value in values if value < 1 or value != int(value)]:
+            hint = "ranks are 1, 2, …, and 1 is the best; scores go the other way"
+            raise BadRow(row.where, "column 'ranks' holds what is no rank", f": {wrong[0]:g}", hint)
         order = sorted(range(len(answers)), key=values.__getitem__)
         levels = sorted(set(values))
         answers = tuple(answers[index] for index in order)

@@ -49,12 +49,23 @@ def disable_dropout(model: nn.Module) -> None:
     still needed for gradient checkpointing. Transformers keeps these rates in `nn.Dropout` modules or in plain
     attributes such as `attention_dropout`.
     """
+    for module, name in list(_noise(model)):
+        setattr(module, name, 0.0)
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a rate that `disable_dropout` sets to 0 is above 0."""
+    return any(getattr(module, name) for module, name in _noise(model))
+
+
+def _noise(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Modules with the names of their rates of dropout, layer drop and router jitter."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
+            yield module, "p"
         for name, value in vars(module).items():
             if isinstance(value, float) and _NOISE.search(name):
-                setattr(module, name, 0.0)
+                yield module, name
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from reinlm.data.preferences import find_judged
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
+from reinlm.models.modules import has_dropout
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
 from reinlm.training.base_session import Session
@@ -92,6 +93,11 @@ class DPOSession(Session):
 
     def _make(self, loaded: tuple[Judged, dict[str, Judged]]) -> DPORun:
         judged, held_out = loaded
+        if self.config.training.dropout and not has_dropout(self.policy.model):
+            raise InputError(
+                "training.dropout has no effect: every dropout of the model is 0",
+                hint="leave it out, or set model.lora.dropout",
+            )
         self.progress.say(f"{self.preference.name}: {self.preference.loss}, {len(judged)} {judged.kind}")
         self.notes += balance_notes(self.preference, judged)
         run = DPORun(self.config, self.preference, self.policy, judged, held_out, self._order, self.progress.say)

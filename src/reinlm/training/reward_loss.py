@@ -68,6 +68,46 @@ def ties(judged: Judged) -> np.ndarray:
     return np.asarray((judged.sizes > 1) & (top == judged.rank[judged.starts]))
 
 
+def learnable(config: RewardLossConfig, judged: Judged) -> tuple[Judged, list[str]]:
+    """The units that a loss can learn from, and what to know of the others.
+
+    Raises InputError where the judgements tell nothing apart: ties alone, one label alone, or a criterion with one rating.
+    """
+    loss = settled_loss(config, judged).name
+    if judged.kind in ("pairs", "rankings"):
+        tied = ties(judged)
+        if tied.all():
+            raise InputError(
+                f"every one of the {len(judged)} {judged.kind} is a tie, from which no reward model can learn",
+                hint="give judgements in which one answer is better",
+            )
+        if loss in ("bradley_terry", "plackett_luce") and tied.any():
+            told = f"{int(tied.sum())} ties are left out: {loss} learns nothing from them; davidson and rao_kupper do"
+            return judged.take(np.flatnonzero(~tied).tolist()), [told]
+        return judged, []
+    labels = judged.label if judged.steps is None else judged.steps.label
+    if judged.kind != "ratings" and labels is not None and len(set(np.asarray(labels).tolist())) < 2:
+        what = "answers" if judged.steps is None else "steps"
+        raise InputError(
+            f"all {len(labels)} {what} are labelled {'good' if labels[0] else 'bad'}, and {loss} needs both",
+            hint=f"give {what} of both labels",
+        )
+    notes, varied = [], not judged.ratings
+    for name, values in judged.ratings.items():
+        known = np.asarray(values)[~np.isnan(values)]
+        if len(set(known.tolist())) < 2:
+            notes.append(f"every rating of {name} is {known[0]:g}" if len(known) else f"there is no rating of {name}")
+        else:
+            varied = True
+        if absent := len(values) - len(known):
+            notes.append(
+                f"{absent} of {len(values)} answers have no rating of {name}, and are learned from by the others alone"
+            )
+    if not varied:
+        raise InputError("; ".join(notes), hint="give ratings that differ")
+    return judged, notes
+
+
 @dataclass(frozen=True)
 class UnitTargets:
     """What is known of S sequences of U units, for a loss: those of a step, or of a micro-batch of it."""

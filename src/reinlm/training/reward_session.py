@@ -15,7 +15,7 @@ from reinlm.runs import Progress
 from reinlm.training.base_session import Session
 from reinlm.training.inputs import Inputs
 from reinlm.training.reward_config import RewardModelConfig
-from reinlm.training.reward_loss import settled_loss
+from reinlm.training.reward_loss import learnable, settled_loss
 from reinlm.training.reward_training import RewardRun
 
 
@@ -41,6 +41,10 @@ class RewardInputs(Inputs):
         """The judged answers, those of each evaluation set, and the reference set where one is named."""
         limit = config.max_tokens or policy.context_length
         judged = _of(load_judged(config.data, policy.tokenizer, max_tokens=limit, found=self.found), progress)
+        check_heads(config, judged)
+        judged, told = learnable(config.loss, judged)
+        for text in told:
+            progress.say(f"note: {text}")
         sets = {
             name: _of(load_judged(data, policy.tokenizer, max_tokens=limit, found=self.held_out[name]), progress)
             for name, data in config.evaluation.data.items()
@@ -102,7 +106,6 @@ class RewardSession(Session):
     def _make(self, loaded: tuple[Judged, dict[str, Judged], Examples | None]) -> RewardRun:
         judged, held_out, reference = loaded
         config = self.config
-        check_heads(config, judged)
         criteria = tuple(judged.ratings) or ("reward",)
         heads = config.head.heads(criteria, steps=judged.steps is not None)
         reward = new_reward_model(self.policy, heads, seed=config.seed, packing=config.training.packing)

@@ -184,8 +184,9 @@ class RewardRun:
     # ------------------------------------------------------------------------------------------ checkpoints
 
     def save(self, folder: Path) -> None:
-        """Write the reward model, normalised on the reference set."""
-        self.normalised().save(folder)
+        """Write the reward model, normalised on the reference set; the random state of the run stays as it is."""
+        with torch.random.fork_rng():
+            self.normalised().save(folder)
 
     def normalised(self) -> RewardModel:
         """The reward model as it is saved."""
