@@ -116,9 +116,7 @@ class PreferenceUpdater:
 
     # ------------------------------------------------------------------------------------------ an update
 
-    def update(
-        self, step: int, context: StepContext, phases: Phases, make: Callable[[], Compared]
-    ) -> dict[str, float]:
+    def update(self, step: int, context: StepContext, phases: Phases, make: Callable[[], Compared]) -> dict[str, float]:
         """One optimizer step on what `make` gives; its figures."""
         with phases("score"):
             compared = make()
