@@ -76,7 +76,7 @@ def svg_curve(points: Sequence[tuple[float, float]], label: str) -> str:
 
 def figure(name: str, value: float) -> str:
     """A metric as text: shares as percentages, others with four digits."""
-    share = name.endswith(("accuracy", "clipped_ratio")) or "pass@" in name
+    share = name.endswith(("accuracy", "clipped_ratio")) or any(kind in name for kind in ("pass@", "best_of@", "maj@"))
     return f"{value:.1%}" if share else f"{value:.4g}"
 
 

@@ -17,7 +17,7 @@ from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.attempts import Policy, Usage
-from reinlm.rewards.builtin import Builtin
+from reinlm.rewards.builtin import Builtin, Math
 from reinlm.rewards.calls import SERVICE, Call, Reward, Sample, Settled, TokenEnds, about, argument, load_into, messages
 from reinlm.rewards.copies import NoCopyError
 from reinlm.rewards.functions import copy_of, load, ready, runs_here
@@ -91,6 +91,12 @@ class RewardSet:
     def weights(self) -> dict[str, float]:
         """The weight of each reward by its name."""
         return {reward.name: reward.choice.weight for reward in self._rewards}
+
+    @property
+    def reads(self) -> Builtin:
+        """What says when two answers are the same in a vote: the first reward, or `math` where that is none of reinlm's."""
+        first = self._rewards[0].function
+        return first if isinstance(first, Builtin) else Math()
 
     @property
     def on_error(self) -> Literal["stop", "skip"]:

@@ -414,6 +414,7 @@ class Session(ABC):
             self.rewards,
             samples=settings.samples,
             correct_above=settings.correct_above,
+            choosing=settings.choosing,
             gold=self.gold,
             engine=setup.engine,
         )

@@ -17,12 +17,15 @@ from reinlm.data.rows import BadRow
 from reinlm.display import cut, html_table
 from reinlm.errors import InputError
 from reinlm.models import Policy, load_policy
+from reinlm.objectives import best_of_n_kl
 from reinlm.places import CHECKPOINTS, checkpoint_note
-from reinlm.records import Message
+from reinlm.records import Message, ScoredGroup
+from reinlm.rewards import TrainerState
 from reinlm.rollouts import sample_groups
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import checked_file, write_json_lines
 from reinlm.runs.schema import pack_groups
+from reinlm.training.choosing import Chosen, choose
 from reinlm.training.computing import Computing
 from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
@@ -45,6 +48,10 @@ class Generated:
     """How each episode ended; of a failed one what the error said."""
     failed: tuple[bool, ...] = ()
     """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
+    rewards: tuple[float | None, ...] = ()
+    """The reward of each, where one was chosen by it."""
+    votes: tuple[int, ...] = ()
+    """How many of `majority_vote` answers say the same as each."""
 
     def __str__(self) -> str:
         asked = text_of(self.prompt)
@@ -106,6 +113,7 @@ def run_evaluation(
             samples=config.evaluation.samples,
             tag="eval",
             correct_above=config.evaluation.correct_above,
+            choosing=config.evaluation.choosing,
         )
     if output is not None:
         rows, _ = pack_groups(result.groups)
@@ -138,16 +146,35 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     say(prompt_line(settled, found, tasks.items, policy))
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
-    with Computing.chosen(policy.model).in_force():
-        sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
-    return Answers(
-        Generated(
-            prompt=scored.group.task.content,
-            completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
-            ends=tuple(rollout.reason for rollout in scored.group.rollouts),
-            failed=tuple(rollout.failed for rollout in scored.group.rollouts),
-        )
-        for scored in sampled.groups
+    size, vote = config.chosen_from, config.majority_vote is not None
+    with contextlib.ExitStack() as stack:
+        rewards = open_rewards(config.reward, stack)
+        if rewards is not None:
+            rewards.check(tasks.items)
+        stack.enter_context(Computing.chosen(policy.model).in_force())
+        state = TrainerState(evaluating=True)
+        count = config.samples * size
+        sampled = sample_groups(episodes, tasks.items, group_size=count, tag="generate", rewards=rewards, state=state)
+        if config.best_of is not None:
+            check_rewarded("generate", sampled.groups, sampled.messages, functions=True)
+            say(
+                f"best of {size} by {' + '.join(rewards.names if rewards else ())}: at most {best_of_n_kl(size):.2f} nats an "
+                "answer from the model, log n - (n - 1)/n"
+            )
+        for name, text in sampled.messages.items():
+            say(f"note: reward {name}: {text}")
+        return Answers(_generated(scored, choose(scored, size, rewards, vote=vote)) for scored in sampled.groups)
+
+
+def _generated(scored: ScoredGroup, chosen: Sequence[Chosen]) -> Generated:
+    rollouts = [scored.group.rollouts[one.place] for one in chosen]
+    return Generated(
+        prompt=scored.group.task.content,
+        completions=tuple(_text(rollout.completion) for rollout in rollouts),
+        ends=tuple(rollout.reason for rollout in rollouts),
+        failed=tuple(rollout.failed for rollout in rollouts),
+        rewards=tuple(one.reward for one in chosen) if any(scored.events) else (),
+        votes=tuple(one.votes for one in chosen if one.votes is not None),
     )
 
 
