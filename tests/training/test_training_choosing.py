@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
 import reinlm
@@ -19,7 +20,14 @@ from tiny_runs import ROWS, local, tiny
 def group(name: str, answers: list[str], scores: list[float | None]) -> ScoredGroup:
     task = Task(name, "1")
     rollouts = tuple(
-        Rollout(task, (Segment([9, 1], [-1, 0]),), text, terminated=True, truncated=False, reason="stop")
+        Rollout(
+            task,
+            (Segment(np.array([9, 1], np.int32), np.array([-1, 0], np.int16)),),
+            text,
+            terminated=True,
+            truncated=False,
+            reason="stop",
+        )
         for text in answers
     )
     events = tuple(() if score is None else (RewardEvent("rm", score, weight=2.0),) for score in scores)
