@@ -35,9 +35,10 @@ from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
 from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
-from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import OF_TRAINING, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
 from reinlm.training.dpo_config import DEFAULT_PREFERENCE, DPOConfig
+from reinlm.training.eval_config import OF_A_RUN, EvalConfig
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 
