@@ -54,7 +54,7 @@ CONFIGS: Mapping[str, type[Config]] = {
     "create-model": CreateConfig,
 }
 """The configuration of each verb of language models."""
-_UNTRAINED = tuple(f"model.{name}" for name in OF_TRAINING)
+_UNTRAINED = tuple(f"{section}.{name}" for section in ("model", "models.eval") for name in OF_TRAINING)
 NOT_SET = {
     "": ("resolved",),
     "eval": (*(f"evaluation.{name}" for name in OF_A_RUN), *_UNTRAINED),

@@ -186,6 +186,14 @@ VALUES: dict[str, Any] = {
     "evaluation.correct_above": 0.9,
     "model.path": "other_model",
     "model.device": "cuda:7",
+    "eval model": {"path": "other_model"},
+    "eval data": {"path": "others.jsonl"},
+    "models": {"eval": {"path": "model"}},
+    "models.eval.path": "other_model",
+    "models.eval.dtype": "bfloat16",
+    "models.eval.device": "cuda:7",
+    "models.eval.attention": "flash_attention_2",
+    "models.eval.revision": "main",
     "model.attention": "flash_attention_2",
     "model.dtype": "bfloat16",
     "model.lora": {"rank": 2},
@@ -374,6 +382,8 @@ VALUES: dict[str, Any] = {
 
 HIDDEN_HERE: dict[str, str] = {
     "model.device": "needs a GPU",
+    "models.eval.device": "needs a GPU",
+    "models.eval.attention": "needs a GPU: `flash_attention_2`",
     "reward.functions.model.device": "needs a GPU",
     "model.attention": "needs a GPU: `flash_attention_2`",
     "data.renderer": "needs the package renderers",

@@ -252,6 +252,12 @@ def _queue(
     return run_queue(planned, output, start, kind=verb, say=say, metrics=metrics)
 
 
+@overload
+def evaluate(model: list[Any] | dict[str, Any], data: Any = None, **keywords: Any) -> Evaluations: ...
+@overload
+def evaluate(model: Any, data: dict[str, Any], **keywords: Any) -> Any: ...
+@overload
+def evaluate(model: Any = None, data: Any = None, **keywords: Any) -> Evaluation: ...
 def evaluate(
     model: Any = None,
     data: Any = None,

@@ -8,13 +8,15 @@ from typing import Any
 
 from reinlm.api.arguments import split_model_argument
 from reinlm.config import Config
+from reinlm.data import DataConfig
 from reinlm.data.frames import is_rows
 from reinlm.errors import InputError
 from reinlm.loop import RunResult
+from reinlm.models import ModelConfig
 from reinlm.places import short_names
-from reinlm.recipe import Settings, merge_settings
+from reinlm.recipe import merge_settings
 
-OF_ROWS = ("path", "prompt", "messages", "text", "question")
+OF_ROWS = {*DataConfig.model_fields, "prompt", "messages", "text", "question"}
 """Keys of a mapping that is a section of data, or columns; another one names sets."""
 ONE = ""
 """In place of the name of a model that is given alone."""
@@ -52,7 +54,7 @@ def evaluation_arguments(model: Any, data: Any, sections: Mapping[str, Any]) -> 
 
 def _names_sets(data: Any) -> bool:
     """Whether a mapping names sets of prompts, and is no section of data itself."""
-    return not is_rows(data) and bool(data) and not any(key in data for key in OF_ROWS)
+    return not is_rows(data) and bool(data) and OF_ROWS.isdisjoint(data)
 
 
 def _with_sets(evaluation: Any, sets: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def _with_sets(evaluation: Any, sets: Mapping[str, Any]) -> dict[str, Any]:
 def _named_models(model: Any) -> dict[str, Any] | None:
     """Several models by name; None for one."""
     if isinstance(model, Mapping) and not any(hasattr(value, "requires_grad") for value in model.values()):
-        return None if "path" in model or not model else dict(model)
+        return dict(model) if model and ModelConfig.model_fields.keys().isdisjoint(model) else None
     if not isinstance(model, list):
         return None
     paths = [str(item.folder if isinstance(item, RunResult) else item) for item in model if _is_place(item)]
@@ -82,33 +84,3 @@ def _named_models(model: Any) -> dict[str, Any] | None:
 
 def _is_place(item: Any) -> bool:
     return isinstance(item, str | Path | RunResult)
-
-
-def one_or_several(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings without the `model` or `data` of a recipe where the command line or Python names several, or the other way."""
-    evaluation = tree.get("evaluation")
-    sets = evaluation.get("data") if isinstance(evaluation, Mapping) else None
-    if not isinstance(tree, Settings):
-        return tree
-    kept = dict(tree)
-    if tree.get("model") and tree.get("models"):
-        old = _of_a_recipe(tree, ("model",), ("models",))
-        if old is not None:
-            kept.pop(old[0])
-    if tree.get("data") and sets:
-        old = _of_a_recipe(tree, ("data",), ("evaluation", "data"))
-        if old == ("data",):
-            kept.pop("data")
-        elif old is not None:
-            kept["evaluation"] = {name: value for name, value in tree["evaluation"].items() if name != "data"}
-    return Settings(kept, tree.sources)
-
-
-def _of_a_recipe(tree: Settings, *keys: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Which of two keys a recipe gives, where it gives one of them alone."""
-    given = {
-        key: any(path[: len(key)] == key and not source.startswith("recipe ") for path, source in tree.sources.items())
-        for key in keys
-    }
-    old = [key for key, typed in given.items() if not typed]
-    return old[0] if len(old) == 1 else None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reinlm.algorithms import ALGORITHMS, Algorithm, algorithm_spec
-from reinlm.api.evaluating import one_or_several
 from reinlm.config import Config, build
 from reinlm.insight.tracker import ReportTracker
 from reinlm.parts import load_imports
@@ -16,6 +15,7 @@ from reinlm.recipe import (
     PYTHON,
     Settings,
     merge_settings,
+    one_or_several,
     read,
     read_run,
     refuse_placeholders,
@@ -97,7 +97,7 @@ def configuration(
     refuse_placeholders({**tree, **model})
     refuse_two_lengths(tree)
     load_imports(tree.get("imports") or [])
-    return build(kind, one_or_several(tree) if kind is EvalConfig else tree)
+    return build(kind, one_or_several(tree) if kind is EvalConfig and isinstance(tree, Settings) else tree)
 
 
 def composed_over(tree: Settings, composed: Algorithm) -> Settings:

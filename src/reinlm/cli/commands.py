@@ -247,9 +247,10 @@ def evaluate(
     explain: Explain = False,
     debug: Debug = False,
 ) -> None:
-    """Score a model: accuracy with its interval, pass@k, length; several models and sets: a table.
+    """Score a model: accuracy with its interval, pass@k, length.
 
-    reward.KEY, environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
+    Several models or sets give a table, with --json a line of JSON for each model and set. reward.KEY, environment and
+    rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
     settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     (one, models), (file, sets) = named_or_one(model), named_or_one(data)
@@ -261,7 +262,7 @@ def evaluate(
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return
-    result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
+    result: Any = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         print_error(note, None, "note: ")
     if not as_json:

@@ -66,7 +66,7 @@ def settings_tree(
     verb: str, arguments: list[str] | None, flags: dict[str, Any], *, explain: bool = False
 ) -> dict[str, Any]:
     """Merge recipe, flags and overrides; later ones take precedence. Each value keeps what gave it."""
-    from reinlm.recipe import merge_settings, override, read
+    from reinlm.recipe import merge_settings, one_or_several, override, read
 
     recipe, overrides = recipe_and_overrides(arguments or (), verb)
     tree = read(recipe)
@@ -76,6 +76,7 @@ def settings_tree(
             given = {key: keys[key]} if key else value
             tree = merge_settings(tree, {section: given}, _flag(verb, section, key))
     tree = override(tree, overrides)
+    tree = one_or_several(tree) if verb == "eval" else tree
     if not explain:
         _refuse_missing(tree)
     return tree
