@@ -267,7 +267,7 @@ def check_gold(config: RLConfig) -> None:
         raise ValueError(
             f"gold.{given} {getattr(config.gold, given)} has no effect without evaluations during the run: set evaluation.every"
         )
-    _refuse_running(config.scores_evaluation, "gold")
+    refuse_running(config.scores_evaluation, "gold")
     for choice in read_spec(config.reward.functions) if config.reward is not None else ():
         source = choice.source
         if source is not None and source.function == "model" and source.options.get("normalize"):
