@@ -52,8 +52,8 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster.
+def interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Wilson's 95 % interval for the share of 1 among 0 and 1, with answers to one prompt counted as one cluster. A tie is ½.
 
     The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
     prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go

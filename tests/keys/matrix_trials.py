@@ -191,6 +191,7 @@ VALUES: dict[str, Any] = {
     "eval data": {"path": "others.jsonl"},
     "models": {"eval": {"path": "model"}},
     "models.eval.path": "other_model",
+    "against": "other_model",
     "models.eval.dtype": "bfloat16",
     "models.eval.device": "cuda:7",
     "models.eval.attention": "flash_attention_2",

@@ -244,6 +244,9 @@ def evaluate(
     samples: Samples = None,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
+    against: Annotated[
+        str | None, typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
@@ -263,7 +266,9 @@ def evaluate(
     flags = sections_of_flags(
         one, file, models=models, reward=reward, environment=environment, evaluation=settings or None, seed=seed
     )
-    tree = settings_tree("eval", arguments, flags | without_none({"output": output and str(output)}), explain=explain)
+    tree = settings_tree(
+        "eval", arguments, flags | without_none({"output": output and str(output), "against": against}), explain=explain
+    )
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return

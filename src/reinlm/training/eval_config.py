@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from reinlm.config import ModelPath
 from reinlm.data import DataConfig
 from reinlm.errors import InputError
 from reinlm.models import ModelConfig
@@ -22,6 +23,7 @@ from reinlm.training.config import (
     refuse_training,
 )
 from reinlm.training.evaluation import EvaluationConfig
+from reinlm.training.win_rate import is_file_of_answers
 
 OF_A_RUN = ("every", "stop_at", "patience")
 """Keys of `evaluation` that say when a run evaluates and ends; `reinlm eval` has none of them."""
@@ -42,6 +44,9 @@ class EvalConfig(EpisodesConfig):
     """Null: the environment's own rewards alone."""
     evaluation: EvaluationConfig = EvaluationConfig()
     rollout: EvalRolloutConfig = EvalRolloutConfig()
+    against: ModelPath | None = None
+    """A model or a run, or a file of answers (rows with prompt and completion): how often each model's answers earn more than its
+    answers to the same prompts, a tie counted half."""
     output: str | None = None
     """A JSONL file for all answers with their rewards."""
 
@@ -105,6 +110,12 @@ class EvalConfig(EpisodesConfig):
                     f"{one} and {several} are both given: {several} names all of them",
                     hint=f"move {one} into {several} under a name, or leave it out",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _compares_rewards(self) -> EvalConfig:
+        if self.against is not None and self.reward is None and is_file_of_answers(self.against):
+            raise ValueError("against: answers in a file have no environment that rewards them: set reward")
         return self
 
     @property

@@ -17,6 +17,7 @@ from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, load_policy
 from reinlm.models.loading import check_model_folder
 from reinlm.places import CHECKPOINTS, checkpoint_note
+from reinlm.records import ScoredGroup
 from reinlm.rewards import RewardSet
 from reinlm.rollouts import Sampling
 from reinlm.rollouts.unrewarded import check_rewarded
@@ -30,6 +31,7 @@ from reinlm.training.evaluation_table import Evaluations
 from reinlm.training.inputs import check_set
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
+from reinlm.training.win_rate import is_file_of_answers, stored_answers, win_rate_metrics
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -61,16 +63,24 @@ def run_evaluation(
     for name, data in sets.items():
         refuse_order(data, "data" if config.data is not None else f"evaluation.data.{name}")
     environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
+    if config.against is not None and not is_file_of_answers(config.against):
+        check_model_folder(config.against)
     if config.tabled:
         _check_all(sets, models, loaded or {})
     found: dict[tuple[str, str], Evaluation] = {}
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
+        other: dict[str, dict[str, ScoredGroup]] = {}
+        if config.against is not None and not is_file_of_answers(config.against):
+            other = _answers_of(config, environment, rewards, say)
         try:
             for name, model in models.items():
                 scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say)
                 for title, data in sets.items():
-                    found[name, title] = result = scoring.score(data, title)
+                    result = scoring.score(data, title)
+                    if config.against is not None:
+                        result = scoring.compared(result, other.get(title))
+                    found[name, title] = result
                     where = f"evaluation of {name} on {title}" if config.tabled else "evaluation"
                     check_rewarded(
                         where,
@@ -103,13 +113,14 @@ class _Scoring:
         self.sampling, self.room = _sampling(config, model, self.policy, say)
         self.setup = EpisodeSetup(config.rollout, environment, self.policy, seed=config.seed)
 
-    def score(self, data: DataConfig, title: str) -> Evaluation:
+    def score(self, data: DataConfig, title: str, tag: str = "eval") -> Evaluation:
         """The model's answers to a set of prompts, scored."""
         policy, settings = self.policy, self.config.evaluation
         found = find_rows(data, "prompt")
         settled = settle(data, found, policy.tokenizer, policy.prompt_format)
         tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=self.room, found=found)
         self.say(prompt_line(settled, found, tasks.items, policy))
+        self.settled = settled.config
         if self.rewards is not None and self.config.data is not None:
             self.rewards.check(tasks.items)
         elif self.rewards is not None:
@@ -120,14 +131,36 @@ class _Scoring:
                 tasks.items,
                 self.rewards,
                 samples=settings.samples,
-                tag="eval",
+                tag=tag,
                 correct_above=settings.correct_above,
             )
+
+    def compared(self, result: Evaluation, theirs: Mapping[str, ScoredGroup] | None) -> Evaluation:
+        """The evaluation with the win rate against the answers of another model; None: against those in a file."""
+        if theirs is None:
+            assert self.config.against is not None
+            assert self.rewards is not None
+            tasks = [group.group.task for group in result.groups]
+            theirs = stored_answers(self.config.against, tasks, self.policy, self.rewards, self.settled)
+        return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
 
     def close(self) -> None:
         """Give back the memory of an engine that can."""
         if self.setup.engine.capabilities.sleeps:
             self.setup.engine.sleep()
+
+
+def _answers_of(
+    config: EvalConfig, environment: MakeEnvironment, rewards: RewardSet | None, say: Say
+) -> dict[str, dict[str, ScoredGroup]]:
+    """What `config.against` answers to every set, by the set and the id of the task; with noise of its own."""
+    assert config.against is not None
+    first = next(iter(config.named_models.values()))
+    model = first.model_copy(update={"path": config.against, "revision": None})
+    scoring = _Scoring(config, model, None, environment, rewards, say)
+    found = {title: scoring.score(data, title, tag="against") for title, data in config.named_sets.items()}
+    scoring.close()
+    return {title: {group.group.task.id: group for group in one.groups} for title, one in found.items()}
 
 
 def _check_all(sets: Mapping[str, DataConfig], models: Mapping[str, ModelConfig], loaded: Mapping[str, Any]) -> None:

@@ -82,6 +82,9 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
             head = (title, *(f"{name} ({self._counted(name)})" for name in sets))
             body = [(model, *(_cell(shown.get((model, name), {}), title) for name in sets)) for model in self.models]
             tables[title] = [head, *body]
+        if any("win_rate" in metrics for metrics in shown.values()):
+            body = [(model, *(_cell(shown[model, name], "win_rate") for name in self.sets)) for model in self.models]
+            tables["win_rate"] = [("win_rate", *self.sets), *body]
         return tables
 
     def _metrics_of(self, name: str) -> Mapping[str, float]:
