@@ -64,6 +64,13 @@ def test_a_model_against_another_and_against_the_file_of_its_answers(tmp_path: P
     assert [row[0] for row in sampled.tables()["win_rate"]] == ["win_rate", "a", "b"]
 
 
+def test_an_answer_in_the_file_may_be_empty(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "answers.jsonl", [{"prompt": row["prompt"], "completion": ""} for row in ROWS[:4]])
+    found = reinlm.evaluate(pair(tiny_policy()), ROWS[:4], against=str(file), **HOW)
+    ours = [digits([str(group.group.rollouts[0].completion)])[0] for group in found.groups]
+    assert found.metrics["win_rate"] == pytest.approx(sum(0.5 if value == 0 else 1.0 for value in ours) / 4)
+
+
 def test_a_pair_with_an_answer_without_reward_is_left_out_and_counted(tmp_path: Path) -> None:
     calls = itertools.count()
 

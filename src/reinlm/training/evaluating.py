@@ -120,7 +120,6 @@ class _Scoring:
         settled = settle(data, found, policy.tokenizer, policy.prompt_format)
         tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=self.room, found=found)
         self.say(prompt_line(settled, found, tasks.items, policy))
-        self.settled = settled.config
         if self.rewards is not None and self.config.data is not None:
             self.rewards.check(tasks.items)
         elif self.rewards is not None:
@@ -140,8 +139,7 @@ class _Scoring:
         if theirs is None:
             assert self.config.against is not None
             assert self.rewards is not None
-            tasks = [group.group.task for group in result.groups]
-            theirs = stored_answers(self.config.against, tasks, self.policy, self.rewards, self.settled)
+            theirs = stored_answers(self.config.against, result.groups, self.policy, self.rewards)
         return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
 
     def close(self) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from reinlm.data import DataConfig
+from reinlm.data import load_rows
 from reinlm.errors import InputError
 from reinlm.intervals import interval
 from reinlm.models import Policy
 from reinlm.objectives.win_rate import outcomes
-from reinlm.records import RolloutGroup, ScoredGroup, Task
+from reinlm.records import NO_TURN, Array, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.rewards import RewardSet, TrainerState
-from reinlm.training.rejection.stored import load_stored
 
 _FILES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 
@@ -63,33 +62,47 @@ def win_rate_metrics(ours: Sequence[ScoredGroup], theirs: Mapping[str, ScoredGro
 
 
 def stored_answers(
-    file: str, tasks: Sequence[Task], policy: Policy, rewards: RewardSet, data: DataConfig
+    file: str, ours: Sequence[ScoredGroup], policy: Policy, rewards: RewardSet
 ) -> dict[str, ScoredGroup]:
-    """The answers in a file (rows with prompt and completion, as `output` of eval writes them) to tasks, with their rewards.
+    """The answers in a file (rows with prompt and completion, as `output` of eval writes them) to the tasks of groups, with
+    their rewards. An answer may be empty. Its tokens are those of the policy's tokenizer.
 
-    Raises InputError where a task has no answer there.
+    Raises InputError for a row without prompt or completion, and where a task has no answer there.
     """
     if not Path(file).is_file():
         raise InputError(
             f"against: no such file: {file}", hint="give a model, a run, or a file that eval --output wrote"
         )
-    config = DataConfig(
-        path=file, chat="messages", chat_template_kwargs=data.chat_template_kwargs, renderer=data.renderer
-    )
-    stored = load_stored(config, policy, max_tokens=None, rewarded=True)
-    known = {_key(group.task.content): group for group in stored.groups.values()}
-    missing = [task for task in tasks if _key(task.content) not in known]
+    known: dict[str, list[Any]] = {}
+    for row in load_rows(file).items:
+        if any(not isinstance(row.columns.get(name), str | list) for name in ("prompt", "completion")):
+            raise InputError(f"against: {row.where} needs prompt and completion, each text or messages")
+        known.setdefault(_key(row.columns["prompt"]), []).append(row.columns["completion"])
+    missing = [group.group.task for group in ours if _key(group.group.task.content) not in known]
     if missing:
         raise InputError(
-            f"against: {file} has no answer to {len(missing)} of {len(tasks)} prompts, the first: {missing[0].id}",
+            f"against: {file} has no answer to {len(missing)} of {len(ours)} prompts, the first: {missing[0].id}",
             hint="a row has prompt and completion; evaluate the other model on this set with output=FILE",
         )
-    groups = [
-        RolloutGroup(task, tuple(replace(one, task=task) for one in known[_key(task.content)].rollouts))
-        for task in tasks
-    ]
-    scored = rewards.score(groups, TrainerState(evaluating=True)).groups
-    return {group.group.task.id: group for group in scored}
+    groups = []
+    for group in ours:
+        first = group.group.rollouts[0].segments[0]
+        prompt = first.token_ids[: int(first.positions[0])]
+        answers = known[_key(group.group.task.content)]
+        groups.append(
+            RolloutGroup(group.group.task, tuple(_rollout(group.group.task, prompt, one, policy) for one in answers))
+        )
+    return {group.group.task.id: group for group in rewards.score(groups, TrainerState(evaluating=True)).groups}
+
+
+def _rollout(task: Task, prompt: Array, answer: Any, policy: Policy) -> Rollout:
+    """An answer as an episode of one turn, which ends with the stop token."""
+    text = answer if isinstance(answer, str) else "".join(str(message["content"]) for message in answer)
+    ids = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stops[0]]
+    turns = np.array([NO_TURN] * len(prompt) + [0] * len(ids), np.int16)
+    completion = answer if isinstance(answer, str) else tuple(answer)
+    segment = Segment(np.concatenate([prompt, np.array(ids, np.int32)]), turns)
+    return Rollout(task, (segment,), completion, terminated=True, truncated=False, reason="stored")
 
 
 def _key(content: Any) -> str:
