@@ -27,8 +27,6 @@ from reinlm.training.sampled import usage_metrics
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 """The setting that limits the length of a turn in evaluation."""
 
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
-
 
 class EvaluationConfig(Config):
     """Scoring on prompts that training never sees."""
@@ -266,24 +264,14 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster.
+    """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster; see `wilson_interval`."""
+    import torch
 
-    The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
-    prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go
-    by: each prompt counts once.
-    """
-    total = sum(map(len, rows))
-    p = sum(map(sum, rows)) / total
-    prompts = len(rows)
-    spread = sum((sum(row) - p * len(row)) ** 2 for row in rows) / total**2
-    if prompts > 1:
-        spread *= prompts / (prompts - 1)
-    shows_nothing = prompts == 1 or p in (0.0, 1.0)
-    effective = prompts if shows_nothing else p * (1 - p) / spread if spread > 0 else total
-    n = min(max(effective, prompts), total)
-    center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return (center - half if p > 0.0 else 0.0), (center + half if p < 1.0 else 1.0)
+    from reinlm.objectives.intervals import wilson_interval  # it loads torch
+
+    return wilson_interval(
+        torch.tensor([float(sum(row)) for row in rows]), torch.tensor([float(len(row)) for row in rows])
+    )
 
 
 def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, Examples, Judged, load_examples, load_judged
 from reinlm.data.loading import Found, find_rows, refuse_order
 from reinlm.data.preferences import find_judged
 from reinlm.errors import InputError
+from reinlm.loop import Callback, Control, Evaluated, RunStarted
 from reinlm.models import ModelConfig, Policy, RewardModel, new_reward_model
 from reinlm.models.reward_model import classifier_policy
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
+from reinlm.runs.files import write_json
+from reinlm.runs.folder import HELD_OUT_FILE
 from reinlm.training.base_session import Session
 from reinlm.training.inputs import Inputs
 from reinlm.training.reward_config import RewardModelConfig
@@ -111,6 +115,7 @@ class RewardSession(Session):
         reward = new_reward_model(self.policy, heads, seed=config.seed, packing=config.training.packing)
         self.samples = judged.kind != "ratings"
         run = RewardRun(config, reward, judged, held_out, reference, self._order, self.progress.say)
+        self._observers.insert(0, _Tables(run))
         self.progress.say(f"reward: {run.loss.name} of {len(judged)} {judged.kind}, {_heads(reward)}")
         if heads.pooling == "mean":
             self.notes.append(
@@ -119,6 +124,21 @@ class RewardSession(Session):
         for text in self.notes:
             self.progress.say(f"note: {text}")
         return run
+
+
+class _Tables(Callback):
+    """Writes `held_out.json` after each evaluation."""
+
+    def __init__(self, run: RewardRun) -> None:
+        self._run = run
+        self._folder: Path | None = None
+
+    def on_run_started(self, event: RunStarted, control: Control) -> None:
+        self._folder = event.folder
+
+    def on_evaluated(self, event: Evaluated, control: Control) -> None:
+        if self._folder is not None:
+            write_json(self._folder / HELD_OUT_FILE, self._run.tables)
 
 
 def _heads(reward: RewardModel) -> str:
