@@ -83,7 +83,7 @@ def _reliability(tables: Mapping[str, Any], figures: Mapping[str, Any], cases: s
     rows = tables["reliability"]
     of_pairs = tables["kind"] in ("pairs", "rankings")
     beside = [
-        f"{label} {show(figures[key])} ({_interval(figures, key, show)})"
+        f"{label} {show(figures[key])} ({_interval(figures, key, show)})".removesuffix(" ()")
         for key, label in (("ece", "ECE"), ("brier", "Brier score"))
         if figures.get(key) is not None
         for show in (_FIGURES[key][1],)

@@ -240,7 +240,7 @@ def _end_of(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     low, high = (first.get(f"{name}_{end}") for end in ("low", "high"))
     around = ""
     if low is not None and high is not None and len(records) == 1:
-        around = percent_range(low, high) if is_fraction(name) else f"{number_text(low)} to {number_text(high)}"
+        around = percent_range(low, high) if is_fraction(name) else f"{low:.3g}–{high:.3g}"
     step = f"step {first['step']:,}" if len(records) == 1 else f"steps {first['step']:,} to {last['step']:,}"
     return {"value": math.fsum(record[name] for record in records) / len(records), "around": around, "step": step}
 

@@ -88,15 +88,15 @@ def bootstrap_interval(estimate: float, resampled: Float[Tensor, " resamples"]) 
 
         the quantiles Φ(2 z₀ ± 1.96) of the values,    Φ(z₀) the share of them below the estimate, equal ones counting half
 
-    Unlike plain percentiles it does not leave out an estimate whose values in samples all lean to one side, as those of the
-    calibration error do. Efron 1987 (JASA 82: 171) with acceleration 0. NaN values are left out; NaN where none is left.
+    Φ(z₀) is taken to be from 0.025 to 0.975, and the interval holds the estimate, also where the values in samples lean to one
+    side, as those of the calibration error do: plain percentiles would leave it out. Efron 1987 (JASA 82: 171) with
+    acceleration 0. NaN values are left out; NaN where none is left.
     """
     known = resampled[~resampled.isnan()].double()
     if not len(known):
         return math.nan, math.nan
     below = float(((known < estimate).double() + 0.5 * (known == estimate).double()).mean())
-    least = 1.0 / (len(known) + 1)
-    shift = 2 * _NORMAL.inv_cdf(min(max(below, least), 1.0 - least))
+    shift = 2 * _NORMAL.inv_cdf(min(max(below, 0.025), 0.975))
     ends = torch.tensor([_NORMAL.cdf(shift - _Z), _NORMAL.cdf(shift + _Z)], dtype=torch.float64)
     low, high = known.quantile(ends).tolist()
-    return low, high
+    return min(low, estimate), max(high, estimate)
