@@ -66,7 +66,7 @@ def test_tables_of_a_step_that_is_not_logged_have_plots_alone(tmp_path: Path) ->
 
 
 def test_points_stand_where_their_values_are() -> None:
-    plot = {
+    plot: dict[str, Any] = {
         "title": "T", "x": "x", "y": "y", "x_percent": False, "x_range": [0.0, 10.0], "described": "",
         "points": [{"x": 0.0, "y": 0.5, "low": 0.4, "high": 0.6}, {"x": 10.0, "y": 1.0, "low": 0.8, "high": 1.0}],
         "weights": [1, 4], "lines": [[[0.0, 0.0], [1.0, 1.0]]],

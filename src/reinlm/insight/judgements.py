@@ -32,7 +32,7 @@ def read_judgements(folder: Path, records: Sequence[Mapping[str, Any]]) -> list[
     found = read_json(folder / HELD_OUT_FILE)
     if not found:
         return []
-    logged = next((record for record in reversed(records) if record["step"] == found["step"]), {})
+    logged: Mapping[str, Any] = next((record for record in reversed(records) if record["step"] == found["step"]), {})
     return [_set(name, tables, logged, found["step"]) for name, tables in found["sets"].items() if tables]
 
 
