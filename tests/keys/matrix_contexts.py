@@ -27,6 +27,13 @@ _MATCH: Tree = {"functions": {"exact_match": {}}}
 _EASY_EVAL: Tree = {
     "evaluation": {"data": {"eval": {"path": "easy.jsonl"}}, "samples": 8, "max_new_tokens": 1},
 }
+_GOLD: Tree = {
+    "evaluation": {**_EVAL, "every": 1},
+    "training": {"steps": 3},
+    "optimizer": {"learning_rate": 0.1},
+}
+_APART: Tree = {"reward": [{"name": "rewards.py:graded", "weight": -1.0}], "proxy_rise": 1e-6, "gold_fall": 1e-6}
+"""A gold score that falls where the reward rises."""
 _LATE: Tree = {"functions": ["rewards.py:late"], "time_limit": None}
 _FROZEN: Tree = {
     "imports": ["parts.py"],
@@ -196,6 +203,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "training.replay": {"training": {"steps": 3}},
         "training.replay.groups": {"training": {"replay": {"groups": 1}}},
         "training.replay.age": {"training": {"replay": {"groups": 2}}},
+        "gold": _GOLD,
+        "gold.": {"gold": {**_APART, "evaluations": 1}},
         "rollout.max_attempts": {"algorithm": "dapo", "reward": {**GRADED, "functions": ["rewards.py:equal"]}},
         "rollout.temperature_end": _STEPS,
         "rollout.max_new_tokens_end": _STEPS,

@@ -128,3 +128,5 @@ class RLKeywords(RunKeywords, total=False):
     """A path, a run, or `TeacherConfig`, for algorithms that learn from a teacher."""
     text: Any
     """Data, or `TextConfig`: data-set text to train on in addition to the sampled answers."""
+    gold: Any
+    """As `reward`, or `GoldConfig`: a score of evaluation answers beside the reward, which is not trained on."""

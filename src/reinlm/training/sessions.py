@@ -18,12 +18,13 @@ from reinlm.training.base_session import Session
 from reinlm.training.config import RLConfig, SFTConfig
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
-from reinlm.training.inputs import RLInputs, SFTInputs
+from reinlm.training.inputs import RLInputs, SFTInputs, check_set
 from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import (
     check_settings,
     in_force,
+    late_gold,
     needs_reference,
     needs_rewards,
     notes_before_a_model,
@@ -82,6 +83,11 @@ class RLSession(Session):
         self.environment = resolve_environment(
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
+        if config.gold is not None and config.reward is None and is_question(self.environment):
+            raise InputError(
+                f"gold has no reward to be compared with: {self.algorithm.name} runs without any",
+                hint="leave gold out, or set reward=…",
+            )
 
     def _why_start(self) -> str | None:
         if self.config.reference is not None or not needs_reference(self.config, self.algorithm):
@@ -97,6 +103,9 @@ class RLSession(Session):
     def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
         tasks, sets, text = loaded
         config = self.config
+        if self.gold is not None:
+            for name, items in sets.items():
+                check_set(self.gold, name, items)
         disable_dropout(self.policy.model)
         copied = following_model(config, self.policy)
         sampled = self.policy if copied is None else replace(self.policy, model=cast("PreTrainedModel", copied.model))
@@ -145,6 +154,7 @@ class RLSession(Session):
         self.notes += [
             *notes_before_a_model(self.config, self.algorithm, self.sources),
             *slow_rate(self.config, sum(weight.numel() for weight in self.policy.model.parameters())),
+            *late_gold(run.config, run.total_steps),
             *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:
