@@ -42,6 +42,14 @@ _FROZEN: Tree = {
     "optimizer": {"learning_rate": 0.1},
 }
 """The sampler stays behind the policy."""
+_ONLINE: Tree = {
+    "data": {"path": "prompts.jsonl"},
+    "reward": GRADED,
+    "rollout": {"group_size": 4, "batch_size": 8, "max_new_tokens": 4, "stop_strings": STOPS},
+    "training": {"steps": 1},
+    "run": {"rollouts_every": 1},
+}
+"""dpo on answers that it samples."""
 
 
 def _tracker(service: str, **settings: Any) -> Tree:
@@ -256,6 +264,20 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "training": {"steps": 4},
             "optimizer": {"learning_rate": 1e-12},
         },
+        **dict.fromkeys(
+            ("reward", "rollout", "pairs", "environment", "run.rollouts_every", "run.rollouts_max"), _ONLINE
+        ),
+        **{
+            f"evaluation.{name}": {**_ONLINE, "evaluation": _EVAL}
+            for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above")
+        },
+        "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
+        "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
+        "rollout.max_attempts": {"reward": {**GRADED, "functions": ["rewards.py:equal"]}},
+        "rollout.temperature_end": _STEPS,
+        "rollout.max_new_tokens_end": _STEPS,
+        "rollout.async_level": {"training": {"steps": 3}},
+        "rollout.schedule": {"rollout": {"temperature_end": 0.5}, "training": {"steps": 4}},
         "algorithm.label_smoothing": {"algorithm": "cdpo"},
         "algorithm.length_normalized": {"algorithm": "ipo"},
         "algorithm.sft_coefficient": {"algorithm": "dpo_sft"},
@@ -265,7 +287,6 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "algorithm.desirable_weight": {"algorithm": "kto"},
         "algorithm.undesirable_weight": {"algorithm": "kto"},
         "optimizer.schedule": {"training": {"steps": 4}},
-        "run.rollouts_max": {},
         "max_tokens": {"data": {"on_long_prompt": "skip"}},
         "training.dropout": {"model": {"path": "noisy_model"}, "training": {"packing": "pad"}},
         "training.reference_refresh": {"training": {"steps": 3}, "optimizer": {"learning_rate": 0.1}},

@@ -293,6 +293,11 @@ OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
 
+def failed_steps(reward: RewardConfig | None) -> int:
+    """How many steps in a row without any reward end the run, where reward functions failed."""
+    return reward.max_failed_steps if reward is not None and reward.on_reward_error == "skip" else 1
+
+
 def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
     if reward is not None and reward.changed("max_failed_steps"):
         raise ValueError(

@@ -16,6 +16,7 @@ from reinlm.records import Task
 from reinlm.sources import Key
 from reinlm.training.base_session import Session
 from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
 from reinlm.training.inputs import RLInputs, SFTInputs, check_set
@@ -161,7 +162,7 @@ class RLSession(Session):
             self.progress.say(f"note: {text}")
 
 
-def following_model(config: RLConfig, policy: Policy) -> FollowingModel | None:
+def following_model(config: RLConfig | DPOConfig, policy: Policy) -> FollowingModel | None:
     """What the engine samples from where that is not the policy itself; None for a run that samples what it trains on next.
 
     Raises InputError for a model that cannot be copied.
