@@ -8,6 +8,7 @@ from typing import Any
 from reinlm.data import DataConfig, Examples, Judged, load_examples, load_judged
 from reinlm.data.loading import Found, find_rows, refuse_order
 from reinlm.data.preferences import find_judged
+from reinlm.data.rows import counted
 from reinlm.errors import InputError
 from reinlm.loop import Callback, Control, Evaluated, RunStarted
 from reinlm.models import ModelConfig, Policy, RewardModel, new_reward_model
@@ -17,7 +18,7 @@ from reinlm.runs import Progress
 from reinlm.runs.files import write_json
 from reinlm.runs.folder import HELD_OUT_FILE
 from reinlm.training.base_session import Session
-from reinlm.training.inputs import Inputs
+from reinlm.training.inputs import Inputs, say_judged
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.reward_loss import learnable, settled_loss
 from reinlm.training.reward_training import RewardRun
@@ -44,15 +45,16 @@ class RewardInputs(Inputs):
     ) -> tuple[Judged, dict[str, Judged], Examples | None]:
         """The judged answers, those of each evaluation set, and the reference set where one is named."""
         limit = config.max_tokens or policy.context_length
-        judged = _of(load_judged(config.data, policy.tokenizer, max_tokens=limit, found=self.found), progress)
+        judged = load_judged(config.data, policy.tokenizer, max_tokens=limit, found=self.found)
+        say_judged(progress, "data", judged)
         check_heads(config, judged)
         judged, told = learnable(config.loss, judged)
         for text in told:
             progress.say(f"note: {text}")
-        sets = {
-            name: _of(load_judged(data, policy.tokenizer, max_tokens=limit, found=self.held_out[name]), progress)
-            for name, data in config.evaluation.data.items()
-        }
+        sets: dict[str, Judged] = {}
+        for name, data in config.evaluation.data.items():
+            sets[name] = load_judged(data, policy.tokenizer, max_tokens=limit, found=self.held_out[name])
+            say_judged(progress, f"evaluation.data.{name}", sets[name])
         for name, one in sets.items():
             if one.kind != judged.kind:
                 raise InputError(f"evaluation.data.{name} holds {one.kind}, and the training data {judged.kind}")
@@ -68,12 +70,6 @@ class RewardInputs(Inputs):
             data = DataConfig(path=config.normalize.path).model_copy(update=rendering)
             reference = load_examples(data, policy.tokenizer, max_tokens=limit, found=self.reference)
         return judged, sets, reference
-
-
-def _of(judged: Judged, progress: Progress) -> Judged:
-    for reason, count in judged.skipped.items():
-        progress.say(f"skipped {count} rows: {reason}")
-    return judged
 
 
 class RewardSession(Session):
@@ -116,7 +112,7 @@ class RewardSession(Session):
         self.samples = judged.kind != "ratings"
         run = RewardRun(config, reward, judged, held_out, reference, self._order, self.progress.say)
         self._observers.insert(0, _Tables(run))
-        self.progress.say(f"reward: {run.loss.name} of {len(judged)} {judged.kind}, {_heads(reward)}")
+        self.progress.say(f"reward: {run.loss.name} of {counted(len(judged), judged.kind)}, {_heads(reward)}")
         if heads.pooling == "mean":
             self.notes.append(
                 "head.pooling mean: transformers and TRL read the last token of this model, which scores otherwise there"
@@ -143,7 +139,10 @@ class _Tables(Callback):
 
 def _heads(reward: RewardModel) -> str:
     heads = reward.heads
-    return f"{heads.members} x {len(heads.criteria)} heads ({', '.join(heads.criteria)}), read at {heads.pooling}"
+    criteria = len(heads.criteria)
+    count = f"{heads.members} x {criteria}" if heads.members > 1 and criteria > 1 else str(heads.members * criteria)
+    noun = "head" if heads.members * criteria == 1 else "heads"
+    return f"{count} {noun} ({', '.join(heads.criteria)}), read at {heads.pooling}"
 
 
 def check_heads(config: RewardModelConfig, judged: Judged) -> None:
