@@ -67,8 +67,8 @@ class RewardInputs(Inputs):
         if config.normalize is not None and config.normalize.path is not None:
             names = ("chat", "chat_template_kwargs", "renderer", "system_prompt", "settled")
             rendering = {name: getattr(config.data, name) for name in names if hasattr(config.data, name)}
-            data = DataConfig(path=config.normalize.path).model_copy(update=rendering)
-            reference = load_examples(data, policy.tokenizer, max_tokens=limit, found=self.reference)
+            answers = DataConfig(path=config.normalize.path).model_copy(update=rendering)
+            reference = load_examples(answers, policy.tokenizer, max_tokens=limit, found=self.reference)
         return judged, sets, reference
 
 
