@@ -8,7 +8,7 @@ letters' worths, which the judgements follow but for one pair in ten; how long a
 of random letters:
 
 - the reward model learns from 3,000 pairs of its answers; it is compared with the rule on held-out pairs whose worths differ;
-- dpo, ipo, kto and simpo learn from the same pairs, rft twice from the best of 8 by the reward model, ppo and grpo from its score;
+- dpo, ipo, kto and simpo learn from the same pairs, rft (two rounds) from the best of 8 by the reward model, ppo and grpo online;
 - a method wins on a held-out prompt where the rule prefers its answer to that of the SFT model, both sampled at temperature 1; a
   tie counts one half.
 
