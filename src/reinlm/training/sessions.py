@@ -21,6 +21,7 @@ from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
 from reinlm.training.inputs import RLInputs, SFTInputs, check_set
 from reinlm.training.off_policy import run_algorithm
+from reinlm.training.reward_models import reading_notes
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import (
     check_settings,
@@ -134,7 +135,7 @@ class RLSession(Session):
         )
         if self.rewards is not None:
             self.rewards.state_dict()  # a state that no checkpoint can hold ends the run before its first step
-        self._announce(run)
+        self._announce(run, reading_notes(config, self.policy, tasks))
         if copied is not None:
             corrected = dict(choice_rows(self.algorithm)).get("corrections", "none, as the algorithm weighs by itself")
             self.progress.say(
@@ -143,7 +144,7 @@ class RLSession(Session):
             )
         return run
 
-    def _announce(self, run: RLRun) -> None:
+    def _announce(self, run: RLRun, reading: Sequence[str]) -> None:
         """What a user should know before the first step."""
         updates = run.updates
         count, groups = updates.passes * updates.minibatches, run.config.rollout.groups // updates.minibatches
@@ -155,6 +156,7 @@ class RLSession(Session):
         self.notes += [
             *notes_before_a_model(self.config, self.algorithm, self.sources),
             *slow_rate(self.config, sum(weight.numel() for weight in self.policy.model.parameters())),
+            *reading,
             *late_gold(run.config, run.total_steps),
             *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
