@@ -15,6 +15,7 @@ from reinlm.data import DataConfig
 from reinlm.data.frames import named_sets
 from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
+from reinlm.intervals import interval
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Episodes, EventLoop, Sampling, sample_groups
@@ -271,17 +272,6 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     Chen et al., arXiv 2107.03374 eq. 1.
     """
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
-
-
-def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster; see `wilson_interval`."""
-    import torch
-
-    from reinlm.objectives.intervals import wilson_interval  # it loads torch
-
-    return wilson_interval(
-        torch.tensor([float(sum(row)) for row in rows]), torch.tensor([float(len(row)) for row in rows])
-    )
 
 
 def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Means over seeds and their intervals."""
+"""Intervals: of means over seeds or prompts, and of shares of answers."""
 
 from __future__ import annotations
 
@@ -48,3 +48,16 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if integral(middle) < goal else (low, middle)
     return math.sqrt(freedom) * math.tan(low)
+
+
+def interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Wilson's 95 % interval for the share of 1 among 0 and 1, with answers to one prompt counted as one cluster. A tie is ½.
+
+    See `reinlm.objectives.intervals.wilson_interval`.
+    """
+    import torch
+
+    from reinlm.objectives.intervals import wilson_interval  # it loads torch
+
+    sums, counts = [float(sum(row)) for row in rows], [float(len(row)) for row in rows]
+    return wilson_interval(torch.tensor(sums, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64))
