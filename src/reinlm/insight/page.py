@@ -15,7 +15,7 @@ from reinlm.errors import InputError
 from reinlm.insight.points import draw_points
 from reinlm.insight.svg import draw
 
-FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
+FRACTIONS = ("accuracy", "greedy", "pass@", "best_of@", "maj@", "clipped_ratio", "frac_")
 
 
 def render(template: str, **context: Any) -> str:
