@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -210,9 +212,13 @@ def test_units_are_numbered_without_a_gap():
 
 
 def test_a_margin_that_some_rows_lack_is_refused_with_the_row_that_lacks_it():
-    rows = [{**PAIR, "margin": 1.0}, {**PAIR, "prompt": "1+2="}, {**PAIR, "prompt": "1+3=", "margin": None}]
+    rows: list[dict[str, Any]] = [
+        {**PAIR, "margin": 1.0},
+        {**PAIR, "prompt": "1+2="},
+        {**PAIR, "prompt": "1+3=", "margin": None},
+    ]
     with pytest.raises(InputError, match=r"data\[1\]: column 'margin' is missing, which other rows have") as caught:
         load(rows)
-    assert caught.value.hint.startswith("give it in every row, or in none")
+    assert str(caught.value.hint).startswith("give it in every row, or in none")
     with pytest.raises(InputError, match=r"data\[2\]: column 'margin' is null, which other rows have"):
         load([rows[0], {**rows[0], "prompt": "1+2="}, rows[2]])
