@@ -132,7 +132,7 @@ class Killer:
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, list[str]]:
-    """The command lines of a run of each verb, and of an rl run that samples ahead, whose every part leaves a trace in the state."""
+    """The command lines of runs of each verb, one of rl sampling ahead, whose every part leaves a trace in the state."""
     model = str(saved_model(tmp_path / "model"))
     held_out = {"data": {"small": str(jsonl(tmp_path / "held_out.jsonl", HELD_OUT))}, "every": 3, "max_new_tokens": 4}
     shared: dict[str, Any] = {"model": model, "run": {"save_every": 2, "keep_last": 2}, "seed": 3}
@@ -280,7 +280,9 @@ def _moments(last: int, noise: random.Random) -> Iterator[tuple[Moment, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24), ("rft", 24), ("dpo", 16), ("reward", 16)])
+@pytest.mark.parametrize(
+    ("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24), ("rft", 24), ("dpo", 16), ("reward", 16)]
+)
 def test_a_run_killed_twenty_times_ends_as_the_uninterrupted_one(
     kind: str, last: int, tasks: Any, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
-"""A forward pass for sampling, on one row of tokens: the common decoders without what only training needs.
+"""A lean forward pass of the common decoders on one row of tokens, for sampling, scoring and training.
 
 `row_forward` reads the weights of a Hugging Face model where they are, so it follows every update. Its projections are the
-model's own modules, adapters included; norms and rotary embeddings take few operations.
+model's own modules, adapters included; norms and rotary embeddings take few operations. Dropout and gradient checkpointing
+are not in it: `trained_forward` says when it computes what the model does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import SiLUActivation
 
-from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
+from reinlm.models.fused import gated_mlp, rms_norm, takes_mlp
+from reinlm.models.heads import Split, close, probe, quietly, split_head, supports_sharing, unwrap
 from reinlm.models.matmul import (
     MIN_MATRIX,
     MIN_ROWS,
@@ -24,6 +26,8 @@ from reinlm.models.matmul import (
     onednn_linear_with,
     packed,
 )
+from reinlm.models.modules import has_dropout
+from reinlm.models.packed import Ending
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
@@ -53,7 +57,7 @@ def row_forward(model: nn.Module) -> RowForward | None:
     own = BackboneForward(split_head(model).backbone)
     if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
         return own
-    return _lean(model, own) or own
+    return _lean(model, split_head(model), own) or own
 
 
 class BackboneForward:
@@ -98,14 +102,18 @@ class LlamaForward:
             self._backbone, self._settings, [PreparedLayer.of(layer) for layer in self._backbone.layers]
         )
 
-    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
-        """As `RowForward`."""
+    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention, ending: Ending | None = None) -> Tensor:
+        """As `RowForward`; with an `ending` the states of what it keeps alone."""
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
         for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
             y = _rms_norm(layer.input_layernorm, x)
-            heads = _heads(layer.self_attn, y, cos, sin) if own is None else own.heads(y, cos, sin)
+            if ending is not None and number == len(self._settings) - 1:
+                heads = _heads(layer.self_attn, y, cos, sin, ending.kept)
+                x, attention = F.embedding(ending.kept, x), ending.tree
+            else:
+                heads = _heads(layer.self_attn, y, cos, sin) if own is None else own.heads(y, cos, sin)
             query, key, value = (z.transpose(0, 1)[None] for z in heads)
             y = attention(number, query, key, value, asked)[0].flatten(1)
             x = _added(x, layer.self_attn.o_proj, y) if own is None else own.out.added(y, x)
@@ -114,16 +122,18 @@ class LlamaForward:
         return _rms_norm(backbone.norm, x)
 
 
-def _heads(attention: Any, y: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer's attention."""
+def _heads(attention: Any, y: Tensor, cos: Tensor, sin: Tensor, kept: Tensor | None = None) -> Sequence[Tensor]:
+    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer's attention; the queries of `kept` [K] alone."""
+    asking = y if kept is None else F.embedding(kept, y)
     query, key, value = (
-        _linear(project, y).unflatten(-1, (-1, attention.head_dim))
-        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        _linear(project, x).unflatten(-1, (-1, attention.head_dim))
+        for project, x in ((attention.q_proj, asking), (attention.k_proj, y), (attention.v_proj, y))
     )
     if (norm := getattr(attention, "q_norm", None)) is not None:
         query, key = _rms_norm(norm, query), _rms_norm(attention.k_norm, key)
     half = sin.shape[-1] // 2
-    return _rotate(query, cos, sin, half), _rotate(key, cos, sin, half), value
+    of_queries = (cos, sin) if kept is None else (cos[kept], sin[kept])
+    return _rotate(query, *of_queries, half), _rotate(key, cos, sin, half), value
 
 
 class PreparedLayer:
@@ -267,18 +277,28 @@ class GPT2Forward:
         self._backbone = backbone
         self._settings = settings
 
-    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
-        """As `RowForward`."""
+    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention, ending: Ending | None = None) -> Tensor:
+        """As `LlamaForward`."""
         backbone = self._backbone
         x = backbone.wte(ids) + backbone.wpe(positions)
         for number, (layer, asked) in enumerate(zip(backbone.h, self._settings, strict=True)):
             own = layer.attn
             parts = own.c_attn(layer.ln_1(x)).split(own.split_size, dim=-1)
+            if ending is not None and number == len(self._settings) - 1:
+                parts = (F.embedding(ending.kept, parts[0]), *parts[1:])
+                x, attention = F.embedding(ending.kept, x), ending.tree
             query, key, value = (part.unflatten(-1, (-1, own.head_dim)).transpose(0, 1)[None] for part in parts)
             x = x + own.c_proj(attention(number, query, key, value, asked)[0].flatten(1))
             x = x + layer.mlp(layer.ln_2(x))
         found: Tensor = backbone.ln_f(x)
         return found
+
+
+def trained_forward(model: nn.Module, split: Split) -> UnlessHooked | None:
+    """The lean forward pass of a model, to train and to score with; None where it has none or is sharded."""
+    if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
+        return None
+    return _lean(model, split, BackboneForward(split.backbone))
 
 
 class UnlessHooked:
@@ -287,8 +307,9 @@ class UnlessHooked:
     The embeddings are left out: every pass calls them, and gradient checkpointing hooks them.
     """
 
-    def __init__(self, lean: RowForward, own: BackboneForward, backbone: Any) -> None:
+    def __init__(self, lean: LlamaForward | GPT2Forward, own: BackboneForward, backbone: Any) -> None:
         self.lean = lean
+        self._backbone = backbone
         self._own = own
         others = (module for module in backbone.modules() if module is not backbone.get_input_embeddings())
         self._hooks = [hooks for module in others for hooks in (module._forward_hooks, module._forward_pre_hooks)]
@@ -296,6 +317,13 @@ class UnlessHooked:
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         return (self._own if any(self._hooks) else self.lean)(ids, positions, attention)
+
+    @property
+    def as_trained(self) -> LlamaForward | GPT2Forward | None:
+        """The lean pass, where it computes what the model does in its mode: no hook, no dropout, no gradient checkpointing."""
+        training = self._backbone.training
+        others = training and (has_dropout(self._backbone) or _checkpoints(self._backbone))
+        return None if others or any(self._hooks) else self.lean
 
     def prepared(self) -> UnlessHooked:
         """With the lean forward pass on copies of its matrices, where it makes any."""
@@ -306,10 +334,15 @@ class UnlessHooked:
         return other
 
 
+def _checkpoints(backbone: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules())
+
+
 def _by_onednn(x: Tensor, *layers: Any) -> bool:
-    """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
+    """Whether products with the weights of these layers are oneDNN's own: plain ones without a gradient, in float32 on a CPU."""
     return (
         current_backend() == "onednn"
+        and not torch.is_grad_enabled()
         and x.is_cpu
         and x.dtype is torch.float32
         and x.shape[0] >= MIN_ROWS
@@ -336,15 +369,18 @@ def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
     if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
         gated = onednn_linear(y, gate.weight, gate.bias, "swish")
         return _added(x, down, onednn_linear_with(y, gated, up.weight, up.bias, "mul"))
+    if torch.is_grad_enabled() and takes_mlp(y, mlp):
+        return x + gated_mlp(y, mlp)
     found = mlp(y[None])
     of_rows: Tensor = (found[0] if isinstance(found, tuple) else found)[0]
     return x + of_rows
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    if x.dtype == norm.weight.dtype and x.dtype in (torch.float32, torch.float64):
-        return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-    if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
+    if x.dtype is norm.weight.dtype is torch.float32:
+        return rms_norm(x, norm.weight, norm.variance_epsilon)
+    # Under autocast what comes out has the type that transformers gives it; of float64 transformers computes it in float32.
+    if x.dtype != norm.weight.dtype or x.dtype is torch.float64 or torch.is_grad_enabled():
         return norm(x)  # type: ignore[no-any-return]
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
@@ -364,9 +400,9 @@ _FORWARDS: dict[str, type[LlamaForward | GPT2Forward]] = {
 """By `model_type`: architectures of the same modules may differ where a few tokens do not show it."""
 
 
-def _lean(model: nn.Module, own: BackboneForward) -> RowForward | None:
+def _lean(model: nn.Module, split: Split, own: BackboneForward) -> UnlessHooked | None:
     """The lean forward pass of the model's architecture, if both compute the same on a few tokens."""
-    split, kind = split_head(model), _FORWARDS.get(unwrap(model).config.model_type)
+    kind = _FORWARDS.get(unwrap(model).config.model_type)
     if kind is None:
         return None
     with quietly(model):
