@@ -155,9 +155,11 @@ def _names(key: str) -> list[str]:
         return [*PARTS["optimizer"]]
     if last in ("schedule", "clip_schedule"):
         return [*SCHEDULES]
+    rewards = [*PARTS["reward"], "file.py:function", "{name: NAME, weight: 1}", "a list of them"]
     registries: dict[str, list[str]] = {
         "algorithm": [*ALGORITHMS, "{base: NAME, …}"],
-        "reward.functions": [*PARTS["reward"], "file.py:function", "{name: NAME, weight: 1}", "a list of them"],
+        "reward.functions": rewards,
+        "gold.reward": rewards,
         "run.trackers": [*_own_trackers(), "{NAME: {key: value}}", "a list of them"],
     }
     return registries.get(key, [])

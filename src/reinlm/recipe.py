@@ -25,11 +25,16 @@ from reinlm.importable import load_imports
 from reinlm.keys import keys_of
 from reinlm.sources import DEFAULT_OF, RUN_HEADER, Key, leaves, read_sources
 
-MAIN = {"model": "path", "reference": "path", "teacher": "path", "data": "path", "text": "data", "reward": "functions"}
+MAIN = {
+    **dict.fromkeys(("model", "reference", "teacher", "data"), "path"),
+    "text": "data",
+    "reward": "functions",
+    "gold": "reward",
+}
 """Sections that a single value may replace -> the key that the value sets."""
 NAMED: tuple[Key, ...] = (("environment",), ("rollout", "engine"))
 """Keys whose value is one of several kinds: NAME, or {NAME: values}."""
-NAMED_LISTS: tuple[Key, ...] = (("reward", "functions"), ("run", "trackers"))
+NAMED_LISTS: tuple[Key, ...] = (("reward", "functions"), ("gold", "reward"), ("run", "trackers"))
 """Keys whose value is a list of such kinds, or one of them."""
 DEFAULT_EPOCHS = 1.0
 LENGTHS = ("steps", "epochs")
@@ -291,14 +296,14 @@ def expand_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
         value = sections.get(section)
         if value is None or isinstance(value, Config):
             continue
-        if not isinstance(value, Mapping) or (section == "reward" and _is_one_reward(value)):
+        if not isinstance(value, Mapping) or (section in ("reward", "gold") and _is_one_reward(value, key)):
             sections[section] = {key: str(value) if isinstance(value, Path) else value}
     return sections
 
 
-def _is_one_reward(value: Mapping[str, Any]) -> bool:
-    """Whether a mapping is one reward, `{name: …}` or `{regex: {…}}`, and not the section of rewards."""
-    if "functions" in value:
+def _is_one_reward(value: Mapping[str, Any], main: str) -> bool:
+    """Whether a mapping is one reward, `{name: …}` or `{regex: {…}}`, and not the section with rewards under `main`."""
+    if main in value:
         return False
     return (
         "name" in value or "function" in value or (len(value) == 1 and isinstance(next(iter(value.values())), Mapping))

@@ -107,7 +107,7 @@ def short_command(words: list[str]) -> list[str]:
     if verb in ("rl", "sft", "rft", "dpo", "eval", "generate"):
         words = [shortened(word) if "=" in word else word for word in words]
     if verb in ("rl", "sft", "rft", "dpo"):
-        sampled = verb in ("rl", "rft") and "answers=data" not in words
+        sampled = (verb in ("rl", "rft") or "--reward" in words) and "answers=data" not in words
         small = ["rollout.batch_size=16", "rollout.group_size=4", "rollout.max_new_tokens=4"] if sampled else []
         words = [*_with(words, "--steps", "1"), *small]
     if verb in ("rl", "sft", "rft", "dpo", "compare"):

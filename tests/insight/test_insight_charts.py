@@ -51,6 +51,16 @@ def test_the_loss_means_another_thing_in_another_kind_of_run() -> None:
     ]
 
 
+def test_reward_and_gold_score_of_held_out_answers_share_a_chart_where_there_is_a_gold_score() -> None:
+    record = {"step": 1, "reward": 0.5, "eval/a/reward": 1.0, "eval/a/gold": 0.5}
+    with_gold = {chart["title"]: [c["label"] for c in chart["curves"]] for chart in charts([record], "rl", METRICS)}
+    assert with_gold["Held-out reward and gold score"] == ["reward: a", "gold: a"]
+    assert with_gold["Mean reward, by function"] == ["weighted sum"]
+    del record["eval/a/gold"]
+    without = {chart["title"]: [c["label"] for c in chart["curves"]] for chart in charts([record], "rl", METRICS)}
+    assert without == {"Mean reward, by function": ["weighted sum", "held out: a"]}
+
+
 def test_a_long_run_is_averaged_in_stretches() -> None:
     records = [{"step": step, "entropy": float(step % 3)} for step in range(3 * MOST_POINTS)]
     (chart,) = charts(records, "rl", METRICS)

@@ -36,6 +36,7 @@ from reinlm.keys import REQUIRED, Key, keys_of
 from reinlm.parts import PARTS
 from reinlm.recipe import merge_settings
 from reinlm.runs import read_metrics, without_clocks
+from reinlm.runs.folder import notes_in, read_run
 from tracker_files import trackio_runs, wandb_runs
 
 Seen = dict[str, Any]
@@ -184,7 +185,7 @@ def _run_files(folder: Path) -> Seen:
             wandb_runs(folder),
             trackio_runs(folder.parent / STORE),
         ],
-        "messages": json.loads((folder / "run.json").read_text()).get("notes", []),
+        "messages": notes_in(read_run(folder)),
     }
 
 

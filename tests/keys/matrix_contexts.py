@@ -27,6 +27,13 @@ _MATCH: Tree = {"functions": {"exact_match": {}}}
 _EASY_EVAL: Tree = {
     "evaluation": {"data": {"eval": {"path": "easy.jsonl"}}, "samples": 8, "max_new_tokens": 1},
 }
+_GOLD: Tree = {
+    "evaluation": {**_EVAL, "every": 1},
+    "training": {"steps": 3},
+    "optimizer": {"learning_rate": 0.1},
+}
+_APART: Tree = {"reward": [{"name": "rewards.py:graded", "weight": -1.0}], "proxy_rise": 1e-6, "gold_fall": 1e-6}
+"""A gold score that falls where the reward rises."""
 _LATE: Tree = {"functions": ["rewards.py:late"], "time_limit": None}
 _FROZEN: Tree = {
     "imports": ["parts.py"],
@@ -35,6 +42,14 @@ _FROZEN: Tree = {
     "optimizer": {"learning_rate": 0.1},
 }
 """The sampler stays behind the policy."""
+_ONLINE: Tree = {
+    "data": {"path": "prompts.jsonl"},
+    "reward": GRADED,
+    "rollout": {"group_size": 4, "batch_size": 8, "max_new_tokens": 4, "stop_strings": STOPS},
+    "training": {"steps": 1},
+    "run": {"rollouts_every": 1},
+}
+"""dpo on answers that it samples."""
 
 
 def _tracker(service: str, **settings: Any) -> Tree:
@@ -196,6 +211,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "training.replay": {"training": {"steps": 3}},
         "training.replay.groups": {"training": {"replay": {"groups": 1}}},
         "training.replay.age": {"training": {"replay": {"groups": 2}}},
+        "gold": _GOLD,
+        "gold.": {"gold": {**_APART, "evaluations": 1}},
         "rollout.max_attempts": {"algorithm": "dapo", "reward": {**GRADED, "functions": ["rewards.py:equal"]}},
         "rollout.temperature_end": _STEPS,
         "rollout.max_new_tokens_end": _STEPS,
@@ -247,6 +264,20 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "training": {"steps": 4},
             "optimizer": {"learning_rate": 1e-12},
         },
+        **dict.fromkeys(
+            ("reward", "rollout", "pairs", "environment", "run.rollouts_every", "run.rollouts_max"), _ONLINE
+        ),
+        **{
+            f"evaluation.{name}": {**_ONLINE, "evaluation": _EVAL}
+            for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above")
+        },
+        "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
+        "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
+        "rollout.max_attempts": {"reward": {**GRADED, "functions": ["rewards.py:equal"]}},
+        "rollout.temperature_end": _STEPS,
+        "rollout.max_new_tokens_end": _STEPS,
+        "rollout.async_level": {"training": {"steps": 3}},
+        "rollout.schedule": {"rollout": {"temperature_end": 0.5}, "training": {"steps": 4}},
         "algorithm.label_smoothing": {"algorithm": "cdpo"},
         "algorithm.length_normalized": {"algorithm": "ipo"},
         "algorithm.sft_coefficient": {"algorithm": "dpo_sft"},
@@ -256,7 +287,6 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "algorithm.desirable_weight": {"algorithm": "kto"},
         "algorithm.undesirable_weight": {"algorithm": "kto"},
         "optimizer.schedule": {"training": {"steps": 4}},
-        "run.rollouts_max": {},
         "max_tokens": {"data": {"on_long_prompt": "skip"}},
         "training.dropout": {"model": {"path": "noisy_model"}, "training": {"packing": "pad"}},
         "training.reference_refresh": {"training": {"steps": 3}, "optimizer": {"learning_rate": 0.1}},

@@ -16,6 +16,7 @@ from reinlm.loop import Callback, Control, EarlyStopping
 from reinlm.loop.early_stopping import Best
 from reinlm.runs import METRICS, load_state
 from reinlm.runs.declarations import find_metric, read_metrics_info
+from reinlm.runs.folder import read_run
 
 
 class Asks(Callback):
@@ -33,6 +34,31 @@ class Asks(Callback):
 def run(path: Path, *callbacks: Any, task: FakeTask | None = None, **settings: Any) -> list[dict[str, Any]]:
     loop(path / "run", task or FakeTask(), callbacks, **settings).run()
     return logged(path / "run")
+
+
+# ------------------------------------------------------------------------------------------------ warn
+
+
+def test_a_warning_is_shown_and_kept_with_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(control: Control) -> None:
+        control.warn("the first")
+        control.warn("the second")
+
+    one = loop(tmp_path / "run", FakeTask(), [Asks(both)])
+    said: list[str] = []
+    monkeypatch.setattr(one, "_say", said.append)
+    one.run()
+    assert read_run(tmp_path / "run")["findings"] == [
+        {"step": 2, "message": "the first"},
+        {"step": 2, "message": "the second"},
+    ]
+    assert said == ["warning: step 2: the first", "warning: step 2: the second"]
+
+
+@pytest.mark.parametrize("message", ["", "  ", 3, None])
+def test_a_warning_says_something(message: Any) -> None:
+    with pytest.raises(reinlm.InputError, match="warn needs a message"):
+        Control().warn(message)
 
 
 # ------------------------------------------------------------------------------------------------ log

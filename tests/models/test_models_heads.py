@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from reinlm.errors import InputError
-from reinlm.models.heads import split_head, supports_packing
+from reinlm.models.build import same_model
+from reinlm.models.heads import resolve_packing, split_head, supports_packing
 from reinlm.models.score import score
 from reinlm.models.tiny import tiny_model
 
@@ -136,3 +137,18 @@ def test_the_probe_leaves_every_module_in_its_mode() -> None:
     split_head(model)
     assert supports_packing(model)
     assert {name: module.training for name, module in model.named_modules()} == before
+
+
+def test_a_copy_is_not_run_for_what_its_source_has_been_tested_for() -> None:
+    model: Any = tiny_model("qwen3", vocab_size=12, hidden_size=16, layers=1, heads=2)
+    assert resolve_packing(model, "auto") == "share"
+    copied: Any = same_model(model)
+    calls: list[Any] = []
+    copied.model.register_forward_pre_hook(lambda *given: calls.append(given))
+    assert resolve_packing(copied, "auto") == "share"
+    assert split_head(copied).finish is split_head(model).finish
+    assert not calls
+    fresh: Any = same_model(tiny_model("qwen3", vocab_size=12, hidden_size=16, layers=1, heads=2))
+    fresh.model.register_forward_pre_hook(lambda *given: calls.append(given))
+    assert resolve_packing(fresh, "auto") == "share"
+    assert calls, "one whose source has not been tested is"

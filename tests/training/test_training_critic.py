@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from training_helpers import (
+    ROWS,
     even,
+    metrics,
     moved,
+    pair,
     prepared,
     rl_task,
+    run_rl,
     saved_model,
     steps,
     tiny_policy,
     weights,
 )
 
+import reinlm
 from reinlm.algorithms import algorithm
 from reinlm.batches import TokenBatch
+from reinlm.errors import InputError
 from reinlm.loop.run import ALONE
 from reinlm.models import (
     VALUES,
     LoraConfig,
     ModelConfig,
+    RewardHeads,
+    character_tokenizer,
     load_policy,
+    load_reward_model,
+    new_reward_model,
     save_policy,
 )
 from reinlm.objectives import GAE
@@ -170,3 +181,78 @@ def test_a_critic_may_start_from_another_model(tmp_path: Path) -> None:
     own = dict(task.updater.critic.model.model.lm.named_parameters())
     assert own.keys() == theirs.keys()
     assert all(torch.equal(weight, theirs[name]) for name, weight in own.items())
+
+
+def reward_model(folder: Path, **heads: Any) -> str:
+    """A normalised reward model on a backbone of its own, with heads as they were drawn."""
+    model = new_reward_model(ModelConfig(path=str(saved_model(folder / "base", seed=5))), RewardHeads(**heads), seed=2)
+    batch = model.batch([[n % 9 + 2, 12, n % 7 + 2, 1] for n in range(40)], [2] * 40)
+    model.normalised(model.score(batch).reward).save(folder / "rm")
+    return str(folder / "rm")
+
+
+@pytest.mark.parametrize("heads", [{}, {"members": 3}, {"criteria": ("a", "b"), "weights": (1.0, -0.5), "members": 2}])
+def test_the_first_values_of_a_critic_from_a_reward_model_are_its_scores_of_the_text_so_far(
+    tmp_path: Path, heads: Any
+) -> None:
+    path = reward_model(tmp_path, **heads)
+    task = rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": path})
+    assert task.updater.critic is not None
+    sequences = [[3, 4, 5, 6, 7], [8, 9, 2, 4]]
+    places = [[2, 4, 5], [1, 3]]
+    found = task.updater.critic.learner.forward(TokenBatch.of(sequences, places), VALUES).values
+    assert found is not None
+    prefixes = [ids[:place] for ids, at in zip(sequences, places, strict=True) for place in at]
+    model = load_reward_model(path)
+    expected = model.score(model.batch(prefixes, [0] * len(prefixes))).reward
+    assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert expected.std() > 0.1
+
+
+def test_a_critic_starts_from_a_classifier_that_transformers_saved(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    policy = tiny_policy()
+    made = AutoModelForSequenceClassification.from_pretrained(saved_model(tmp_path / "base", seed=5), num_labels=1)
+    made.config.pad_token_id = policy.tokenizer.convert_tokens_to_ids("=")
+    made.save_pretrained(tmp_path / "rm")
+    policy.tokenizer.save_pretrained(tmp_path / "rm")
+    task = rl_task(policy, algorithm("ppo"), reward=even, critic={"path": str(tmp_path / "rm")})
+    assert task.updater.critic is not None
+    found = task.updater.critic.learner.forward(TokenBatch.of([[3, 4, 5, 6]], [[1, 4]]), VALUES).values
+    with torch.no_grad():
+        expected = [float(made.eval()(input_ids=torch.tensor([ids])).logits) for ids in ([3], [3, 4, 5, 6])]
+    assert found is not None
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_ppo_trains_a_critic_from_a_reward_model_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    path = reward_model(tmp_path)
+    settings: dict[str, Any] = {"algorithm": "ppo", "critic": {"path": path}, "reward": even}
+    whole = run_rl(tmp_path / "whole", training={"steps": 3}, **settings)
+    run_rl(tmp_path / "parts", training={"steps": 2}, **settings)
+    parts = reinlm.rl(
+        pair(tiny_policy()), ROWS, output=tmp_path / "parts", resume=True, quiet=True, reward=even, steps=3
+    )
+    assert metrics(whole.folder) == metrics(parts.folder)
+    assert all(record["values/mean"] != 0.0 for record in metrics(whole.folder))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(weights(run.policy.model).values() for run in (whole, parts)), strict=True)
+    )
+
+
+def test_a_critic_needs_one_score_of_an_answer_and_the_policys_tokens(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    steps_model = reward_model(tmp_path / "steps", reads="steps")
+    with pytest.raises(InputError, match=r"critic\.path .*: a process reward model gives logits of steps"):
+        rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": steps_model})
+    several = AutoModelForSequenceClassification.from_pretrained(saved_model(tmp_path / "base"), num_labels=3)
+    several.save_pretrained(tmp_path / "several")
+    tiny_policy().tokenizer.save_pretrained(tmp_path / "several")
+    with pytest.raises(InputError, match=r"critic\.path .* gives 3 numbers for an answer"):
+        rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": str(tmp_path / "several")})
+    path = reward_model(tmp_path)
+    character_tokenizer("9876543210+=").save_pretrained(path)
+    with pytest.raises(InputError, match=r"critic\.path .* reads other tokens than the policy"):
+        rl_task(tiny_policy(), algorithm("ppo"), reward=even, critic={"path": path})

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_helpers import HELD_OUT, ROWS, metrics, pair, run_rl, saved_model, tiny_policy
+from training_helpers import HELD_OUT, ROWS, metrics, pair, run_rl, run_sft, saved_model, tiny_policy
 
 import reinlm
 from reinlm.errors import InputError
-from reinlm.models import ModelConfig, RewardHeads, load_reward_model, new_reward_model
+from reinlm.models import ModelConfig, RewardHeads, character_tokenizer, load_reward_model, new_reward_model
 from reinlm.rewards import RewardConfig, TrainerState, build_rewards
 from reinlm.rewards.learned import LearnedReward, ModelReward
+from reinlm.runs.folder import read_run
 
 IDS = [{"ids": [3, 4, 5, 6, 1], "start": 3}, {"ids": [3, 4, 5, 7, 1], "start": 3}]
 STATE = TrainerState(global_step=1, max_steps=4)
@@ -77,7 +79,7 @@ def test_scores_are_normalised_by_those_of_training_alone_and_clipped(tmp_path: 
     assert isinstance(reward, LearnedReward)
     logged: dict[str, float] = {}
     arguments = (["123", "123"], ["4", "5"], IDS)
-    raw, _ = reward._scores(*arguments)
+    raw = reward._scores(*arguments, logged.__setitem__)
     reward(*arguments, TrainerState(evaluating=True), logged.__setitem__)
     assert reward.moments.count == 0
     given = reward(*arguments, STATE, logged.__setitem__)
@@ -123,7 +125,7 @@ def test_a_process_reward_model_scores_the_ends_of_steps(tmp_path: Path) -> None
     reward = ModelReward(path=reward_model(tmp_path, reads="steps", separator="+")).build()
     plus = tiny_policy().tokenizer("+")["input_ids"][0]
     assert reward._step_ends([3, 4, plus, 5, plus, 6], 1) == [2, 4, 5]
-    found, _ = reward._scores(["12"], ["3+4"], [{"ids": [3, 4, 5, plus, 6], "start": 2}])
+    found = reward._scores(["12"], ["3+4"], [{"ids": [3, 4, 5, plus, 6], "start": 2}], {}.__setitem__)
     assert 0 < found[0] < 1
 
 
@@ -156,3 +158,61 @@ def test_evaluation_scores_with_a_reward_model_and_refuses_statistics_of_trainin
     assert "rewards/model" in found.metrics
     with pytest.raises(InputError, match="normalize has no effect"):
         reinlm.evaluate(pair(tiny_policy()), HELD_OUT, reward={"model": {"path": path, "normalize": True}}, quiet=True)
+
+
+# ------------------------------------------------------------------------------------------------ how a model is read
+
+
+def notes(folder: Path, reward: str, **changes: Any) -> list[str]:
+    run = run_rl(folder, reward=reward, training={"steps": 1}, **changes)
+    return [note for note in read_run(run.folder)["notes"] if "reward model" in note]
+
+
+def test_a_run_says_where_its_reward_model_has_another_template_or_tokenizer(tmp_path: Path) -> None:
+    path = reward_model(tmp_path)
+    assert notes(tmp_path / "same", path) == []
+    tokenizer = tiny_policy().tokenizer
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer.save_pretrained(path)
+    (note,) = notes(tmp_path / "template", path)
+    assert "another chat template: it scores prompts and answers as the policy renders them" in note
+    (note,) = notes(tmp_path / "gold", "exact_match", gold=path, evaluation={"data": HELD_OUT})
+    assert "another chat template" in note
+    character_tokenizer("9876543210+=").save_pretrained(path)
+    (note,) = notes(tmp_path / "tokens", path)
+    assert "has another tokenizer than the policy: it scores answers by their text" in note
+
+
+def test_prompts_that_a_reward_model_cuts_are_said_and_counted_and_long_answers_refused(tmp_path: Path) -> None:
+    path = reward_model(tmp_path)
+    settings = Path(path) / "config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_position_embeddings": 7}))
+    (note,) = notes(tmp_path / "said", path)
+    assert "reads 7 tokens: with the longest answers 36 of 36 prompts lose their beginning" in note
+    shares = [record.get("rewards/model/logged/cut", 0.0) for record in metrics(tmp_path / "said")]
+    longer = [len(row["prompt"]) + row["length"] > 7 for row in logged_rewards(tmp_path / "said")]
+    assert shares == [sum(longer) / len(longer)]
+    with pytest.raises(InputError, match=r"reads 7 tokens, and an answer of rollout\.max_new_tokens 8 would not fit"):
+        notes(tmp_path / "refused", path, rollout={"max_new_tokens": 8})
+    reward = ModelReward(path=path).build()
+    with pytest.raises(InputError, match="an answer of 8 tokens is longer than the context of the reward model, 7"):
+        reward._within_context([3] * 10, 2)
+    assert reward._within_context([3, 4, 5, 6, 7, 8, 9, 10], 2) == ([4, 5, 6, 7, 8, 9, 10], 1)
+
+
+def test_a_language_model_as_a_reward_and_a_reward_model_as_a_policy_are_answered_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    path = reward_model(tmp_path)
+    with pytest.raises(InputError, match="has no reward head: it is a language model") as raised:
+        run_rl(tmp_path / "run", reward=str(tmp_path / "base"))
+    assert "reinlm reward --model" in str(raised.value.hint)
+    problem = "is a reward model (a sequence classifier), which writes no text, and a language model belongs here"
+    with pytest.raises(InputError, match=re.escape(problem)):
+        run_rl(tmp_path / "run", model=path)
+    with pytest.raises(InputError, match="is a reward model"):
+        run_sft(tmp_path / "run", model=path)
+    with pytest.raises(InputError, match="is a reward model"):
+        reinlm.generate(path, prompt="1+2=", quiet=True)
+    with pytest.raises(InputError, match="is a reward model"):
+        run_rl(tmp_path / "run", reference={"path": path})

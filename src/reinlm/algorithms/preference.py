@@ -33,6 +33,8 @@ ALIASES = {
     "irpo": "iterative_rpo",
 }
 """What papers and TRL's `loss_type` call an algorithm -> its name here."""
+ONLINE = ("online_dpo", "iterative_dpo", "oaif")
+"""Names of what `reinlm dpo` does with a reward, whatever the loss."""
 
 
 def preference(
@@ -53,6 +55,11 @@ def preference_name(name: str) -> str:
     known = _known(name)
     if known is not None:
         return known
+    if find_name(name, ONLINE) is not None:
+        raise InputError(
+            f"algorithm {name!r} is no loss: with a reward every loss of pairs learns from answers that the model samples",
+            hint=f"{command_line('dpo', '--reward', 'file.py:function')}, with prompts as data",
+        )
     online = find_name(name, ALGORITHMS)
     if online is not None:
         raise InputError(

@@ -13,6 +13,10 @@ _VERBS = "`rl` improves a model against a reward, `sft` imitates completions"
 VERBS: Mapping[str, str] = {
     "run": "a recipe of several stages has no verb in this version; each stage is one command",
     **dict.fromkeys(("candidates", "annotate", "judge", "preferences"), "this version collects no preferences"),
+    **dict.fromkeys(
+        ("online-dpo", "iterative-dpo"),
+        "`dpo` with a reward and prompts samples answers, has them judged, and learns from their pairs",
+    ),
     "doctor": "this version has no diagnosis command; the report shows every curve",
     "view": "this version has no viewer; the report is a page that a browser opens",
     "serve": "this version serves no model; `checkpoints/last` is a folder that every server of Hugging Face models loads",
@@ -33,6 +37,10 @@ TRL_NAMES: Mapping[str, str] = {
     **dict.fromkeys(
         ("KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"),
         'use reinlm.dpo, or reinlm.DPOTrainer, with algorithm="{}"',
+    ),
+    "OnlineDPOTrainer": "use reinlm.dpo, or reinlm.DPOTrainer, with reward=… and prompts as data",
+    "OnlineDPOConfig": (
+        "give the options to reinlm.dpo: reward=…, rollout={{…}}, pairs={{…}}, training={{…}}, optimizer={{…}}"
     ),
     **dict.fromkeys(
         ("DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig"),

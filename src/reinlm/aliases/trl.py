@@ -71,7 +71,7 @@ TRL: Mapping[str, Alias] = {
     "scale_rewards": Alias("algorithm.advantage", "group_standardize divides by the deviation, group_center does not"),
     "importance_sampling_level": Alias("algorithm.ratio", "token or sequence"),
     "mask_truncated_completions": Alias("algorithm.overlong", "filter_after_baseline"),
-    "missing_eos_penalty": Alias("algorithm.shapers.missing_end.penalty"),
+    "missing_eos_penalty": Alias("algorithm.shapers.missing_end.penalty", "of online dpo pairs.missing_end_penalty"),
     "vllm_importance_sampling_cap": Alias("algorithm.corrections.truncated.cap"),
     "vllm_importance_sampling_correction": Alias("algorithm.corrections"),
     "num_iterations": Alias("training.passes"),

@@ -51,7 +51,7 @@ class RunKeywords(TypedDict, total=False):
     """A name, {name: values}, "file.py:CLASS"; by default one question, one answer."""
     rollout: Section
     """`RolloutConfig` of rl: group_size, batch_size, max_new_tokens, temperature, …; `EvalRolloutConfig` of sft: engine, …;
-    `RFTRolloutConfig` of rft"""
+    `RFTRolloutConfig` of rft; `OnlineRolloutConfig` of dpo"""
 
 
 class SFTKeywords(RunKeywords, total=False):
@@ -91,6 +91,10 @@ class DPOKeywords(RunKeywords, total=False):
     """A name ("ipo"), a mapping {"base": "dpo", "beta": 0.2}, or a `PreferenceAlgorithm`."""
     training: Section
     """`DPOTraining`: steps, epochs, batch_size, dropout, reference_cache, …"""
+    reward: Any
+    """As in `RLKeywords`: the data are prompts, and answers are sampled and judged in each step (online DPO)."""
+    pairs: Section
+    """`PairsConfig`: which of the sampled answers become pairs."""
     reference: Any
     """A path, a run, or `ReferenceConfig`: the reference model; by default the policy at the start of the run."""
     max_tokens: int
@@ -128,3 +132,5 @@ class RLKeywords(RunKeywords, total=False):
     """A path, a run, or `TeacherConfig`, for algorithms that learn from a teacher."""
     text: Any
     """Data, or `TextConfig`: data-set text to train on in addition to the sampled answers."""
+    gold: Any
+    """As `reward`, or `GoldConfig`: a score of evaluation answers beside the reward, which is not trained on."""

@@ -100,7 +100,9 @@ def dpo(
     arguments: Arguments = None,
     model: Model = None,
     data: Data = None,
+    reward: Reward = None,
     algorithm: Annotated[str | None, typer.Option("--algorithm", "-a", help="A name; see `reinlm algorithms`.")] = None,
+    environment: Environment = None,
     eval_data: EvalData = None,
     output: Output = None,
     steps: Steps = None,
@@ -115,9 +117,12 @@ def dpo(
     """Learn from judged answers: DPO and its family.
 
     Rows have prompt + chosen + rejected, prompt + answers (the best first), or prompt + completion + label.
+    With --reward they are prompts as in `reinlm rl`: each step samples answers and has them judged (online DPO).
     """
-    flags = sections_of_flags(model, data, eval_data=eval_data, steps=steps, seed=seed, output=output)
-    tree = settings_tree("dpo", arguments, flags | without_none({"algorithm": algorithm}), explain=explain)
+    flags = sections_of_flags(model, data, reward=reward, eval_data=eval_data, steps=steps, seed=seed, output=output)
+    tree = settings_tree(
+        "dpo", arguments, flags | without_none({"algorithm": algorithm, "environment": environment}), explain=explain
+    )
     if explain:
         _check_seeds(seeds)
         typer.echo(reinlm.explain("dpo", recipe=tree, resume=resume), nl=False)

@@ -51,11 +51,14 @@ class Chart:
     """The kinds of run that show it; empty for all."""
     form: str = "plain"
     """The vertical axis: plain, percent, log, or stacked areas (seconds)."""
+    needs: str | None = None
+    """A metric without which it is not shown."""
     smooth: bool = True
     """Whether longer curves are drawn with a moving average; not for quantities without noise."""
 
 
 _REWARD = "Mean reward, by function"
+_GOLD = "Held-out reward and gold score"
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -99,6 +102,15 @@ CHARTS: tuple[Chart, ...] = (
         "Accuracy of the most likely token",
         (Series("mean_token_accuracy", "training"),),
         form="percent",
+    ),
+    Chart(
+        _GOLD,
+        (Series("eval/{set}/reward", "reward: {set}"), Series("eval/{set}/gold", "gold: {set}")),
+        unit="reward, gold score",
+        meaning="Mean over held-out answers of the reward that is trained on (the proxy) and of the gold score, which is not.",
+        healthy="both rise. Where the reward goes on rising and the gold score falls, the policy exploits the reward.",
+        needs="eval/{set}/gold",
+        smooth=False,
     ),
     Chart(
         _REWARD,
@@ -291,8 +303,8 @@ def charts(records: Records, kind: str, metrics: Mapping[str, Metric]) -> list[d
     if kind == "rl" and all(abs(record.get("loss", 0.0)) < ROUNDING for record in records):
         shown.add("loss")
     reward_first = any(name.endswith("/reward") for name in leading(names).values())
-    for chart in sorted(CHARTS, key=lambda chart: chart.title != _REWARD) if reward_first else CHARTS:
-        if chart.kinds and kind not in chart.kinds:
+    for chart in sorted(CHARTS, key=lambda chart: chart.title not in (_GOLD, _REWARD)) if reward_first else CHARTS:
+        if (chart.kinds and kind not in chart.kinds) or (chart.needs and not any(_matches(chart.needs, names))):
             continue
         curves = []
         for series in chart.series:

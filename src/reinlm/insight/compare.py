@@ -18,7 +18,7 @@ from reinlm.insight.statistics import mean_interval
 from reinlm.program import command_line
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic
-from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
+from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, notes_in, read_run
 from reinlm.runs.metrics import CURVES, JUDGED, METRICS_FILE, TAIL, ends, read_metrics
 from reinlm.sources import DEFAULT_OF
 
@@ -245,7 +245,7 @@ def _read(folder: Path) -> ComparedRun:
         config,
         records,
         _implied(text, config),
-        tuple(run.get("notes", ())),
+        tuple(notes_in(run)),
         updates_in_force(config, text) if run["kind"] == "rl" else None,
     )
 

@@ -15,7 +15,7 @@ from reinlm.insight.page import is_fraction, is_number, number_text, percent, re
 from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
-from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, read_run
+from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, notes_in, read_run
 from reinlm.runs.metrics import CURVES, HEADLINE, METRICS_FILE, TAIL, ends, read_metrics
 from reinlm.sources import DEFAULT_OF, leaves, read_sources
 
@@ -89,7 +89,7 @@ def write_report(
         ended=_ended(_first(read_json(path / "summary.json") for path in (folder, read[-1]["path"]))),
         headline=_headline(summary, read, sides),
         facts=_facts(summary),
-        notes=[(stage["name"], note) for stage in read for note in stage["run"].get("notes", ())],
+        notes=[(stage["name"], note) for stage in read for note in notes_in(stage["run"])],
         samples=samples,
         picture=_picture(folder),
         stages=read,

@@ -100,6 +100,7 @@ class Requests:
     stop: str | None = None
     rates: list[tuple[str, float]] = field(default_factory=list)
     """("set" or "scale", number), in the order of the calls."""
+    warnings: list[str] = field(default_factory=list)
 
 
 class Control:
@@ -145,6 +146,13 @@ class Control:
         if not isinstance(reason, str) or not reason.strip():
             raise InputError(f"stop needs a reason, not {reason!r}")
         self._requests.stop = self._requests.stop or reason
+
+    def warn(self, message: str) -> None:
+        """Show a line in the console, and keep it with its step under `findings` of run.json and in the report."""
+        self._check_open("warn")
+        if not isinstance(message, str) or not message.strip():
+            raise InputError(f"warn needs a message, not {message!r}")
+        self._requests.warnings.append(message)
 
     def set_learning_rate(self, value: float) -> None:
         """Use this learning rate of the policy from the next step on instead of the schedule. The critic's stays unchanged."""

@@ -105,6 +105,7 @@ class Loop:
             newest = self.checkpoints.newest() if self.folder.resumed else None
             random = self._restore(newest) if newest is not None else random_states()
             after = self.done if newest is not None else -1
+            self.folder.forget_findings(after)
             if newest is not None and self.over:
                 self._say(self._already_over())
             self._log = MetricsLog(self.folder.path, after_step=after)
@@ -274,6 +275,9 @@ class Loop:
         for verb, value in asked.rates:
             change = self.active_run.set_learning_rate if verb == "set" else self.active_run.scale_learning_rate
             change(value)
+        for message in asked.warnings:
+            self._say(f"warning: step {step}: {message}")
+            self.folder.add_finding(step, message)
         metrics |= self.delivery.without_clashes(asked, metrics)
         if metrics:
             metrics = self._log.append(step, metrics)

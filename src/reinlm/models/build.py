@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from reinlm.models.heads import copy_findings
+
 
 def same_model(lm: nn.Module) -> nn.Module:
     """A new model of the same configuration, weights, types and device, frozen.
 
-    The random state does not change. Adapters are not copied: pass the base model.
+    What has been tested of the loaded one (`heads`) is not tested again. The random state does not change. Adapters are not
+    copied: pass the base model.
     """
     source: Any = lm
     made = without_weights(source)
@@ -24,6 +27,7 @@ def same_model(lm: nn.Module) -> nn.Module:
         for (name, buffer), (_, other) in zip(made.named_buffers(), source.named_buffers(), strict=True):
             owner, _, last = name.rpartition(".")
             made.get_submodule(owner)._buffers[last] = other.detach().clone().to(buffer.device)
+    copy_findings(source, made)
     frozen: nn.Module = made.requires_grad_(False)
     return frozen
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reinlm.errors import InputError
 from reinlm.models.build import same_model
-from reinlm.models.heads import resolve_packing, split_head
+from reinlm.models.heads import resolve_packing, split_backbone
 from reinlm.models.modules import assign, whole
 from reinlm.models.token_model import TokenModel
 
@@ -27,12 +27,14 @@ class ValueModel:
     """A value head on a backbone of its own, on a second adapter of the policy's, or on the policy's own backbone.
 
     Its own backbone starts as a copy of the policy's; where the policy is a LoRA adapter, it is a second adapter on the
-    same frozen weights. A shared one takes values from the policy's forward pass. All values are 0 at first.
+    same frozen weights. A shared one takes values from the policy's forward pass. All values are 0 at first, but those of a
+    head that is given.
 
     Args:
         policy: the model whose backbone is copied or shared.
-        source: for a backbone of its own, another language model to take it from, such as a reward model with the same
-            tokens; it is taken as it is.
+        source: for a backbone of its own, another model with the same tokens to take it from, a language model or a sequence
+            classifier; it is taken as it is.
+        head: weight [1, hidden] and bias of the head at first; needed with a sequence classifier.
     """
 
     model: TokenModel
@@ -40,14 +42,21 @@ class ValueModel:
     adapter: str | None = None
     """The adapter of the policy's model that belongs to the critic; None without LoRA."""
 
-    def __init__(self, policy: TokenModel, backbone: Backbone = "own", source: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        policy: TokenModel,
+        backbone: Backbone = "own",
+        source: nn.Module | None = None,
+        head: tuple[Tensor, float] | None = None,
+    ) -> None:
         lm: Any = policy.lm
-        split = split_head(lm if source is None else source)
-        weight = cast("Tensor", split.head.weight)
+        split = split_backbone(lm if source is None else source)
+        weight = cast("Tensor", split.head.weight) if head is None else head[0]
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.head = nn.Linear(weight.shape[1], 1, dtype=dtype, device=weight.device)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.zeros_like(self.head.weight) if head is None else head[0])
+            self.head.bias.fill_(0.0 if head is None else head[1])
         self.shared = backbone == "shared"
         if backbone == "own" and source is None and hasattr(lm, "peft_config"):
             self.adapter = ADAPTER
@@ -57,7 +66,7 @@ class ValueModel:
             self.model = policy
             return
         other = same_model(lm) if source is None else source
-        own = split_head(other).backbone.requires_grad_(True)
+        own = split_backbone(other).backbone.requires_grad_(True)
         packing = resolve_packing(other, policy.asked_packing)
         self.model = TokenModel(own, value_head=self.head, packing=packing, backbone_only=True)
 

@@ -135,6 +135,14 @@ def resolve_packing(model: nn.Module, asked: Packing | Literal["auto"]) -> Packi
     return asked
 
 
+def copy_findings(source: nn.Module, made: nn.Module) -> None:
+    """What was tested of `source` is taken to hold for `made`, a model of the same configuration, weights, types and device."""
+    tables: tuple[WeakKeyDictionary[nn.Module, Any], ...] = (_finishes, _packs, _shares)
+    for tested in tables:
+        if source in tested:
+            tested[made] = tested[source]
+
+
 def unwrap(model: nn.Module) -> Any:
     """The Hugging Face model inside an adapter's wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]

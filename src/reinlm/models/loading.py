@@ -29,6 +29,8 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "spiece.model",
 )
+CLASSIFIER = "ForSequenceClassification"
+"""How transformers ends the names of its sequence classifiers."""
 PROMPT_FORMAT = "prompt_format.json"
 """The file beside a trained model that says how its prompts were rendered."""
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -196,11 +198,21 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: st
         )
     stops = stop_ids(model, tokenizer)
     pad = tokenizer.pad_token_id
-    text = model.config.get_text_config()
-    lengths = (getattr(text, key, None) for key in _CONTEXT_KEYS)
-    context = next((int(length) for length in lengths if isinstance(length, int) and length > 0), None)
     pad_id = stops[0] if pad is None else int(pad)
-    return Policy(model, tokenizer, stops, pad_id, context, _read_prompt_format(Path(name).expanduser()))
+    return Policy(model, tokenizer, stops, pad_id, _context(model.config), _read_prompt_format(Path(name).expanduser()))
+
+
+def _context(settings: Any) -> int | None:
+    text = settings.get_text_config()
+    lengths = (getattr(text, key, None) for key in _CONTEXT_KEYS)
+    return next((int(length) for length in lengths if isinstance(length, int) and length > 0), None)
+
+
+def stated_context(config: ModelConfig) -> int | None:
+    """The most tokens that a model of a folder or name reads, without its weights; None where its configuration does not say."""
+    from transformers import AutoConfig
+
+    return _context(_call(AutoConfig.from_pretrained, config, "configuration"))
 
 
 def _read_prompt_format(folder: Path) -> Mapping[str, Any] | None:
@@ -244,6 +256,18 @@ def load_classifier(config: ModelConfig, *, trained: bool = False) -> Policy:
         logging.set_verbosity(before)
 
 
+def is_classifier(config: ModelConfig) -> bool:
+    """Whether a folder or a name holds a sequence classifier, such as a reward model. Raises InputError where neither is."""
+    from transformers import AutoConfig
+
+    _check_folder(config.path, "config.json", config.revision)
+    return _names_classifier(_call(AutoConfig.from_pretrained, config, "configuration"))
+
+
+def _names_classifier(settings: Any) -> bool:
+    return any(str(name).endswith(CLASSIFIER) for name in getattr(settings, "architectures", None) or ())
+
+
 def as_policy(source: Any) -> Policy:
     """A policy of a loaded (model, tokenizer) whose model need not generate, such as a classifier; a policy as it is."""
     if isinstance(source, Policy):
@@ -284,7 +308,12 @@ def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: b
     _refuse_idle(config)
     _check_folder(config.path, "config.json", config.revision)
     _check_folder(config.path, "weights", config.revision)
-    _call(AutoConfig.from_pretrained, config, "configuration")
+    settings = _call(AutoConfig.from_pretrained, config, "configuration")
+    if not classifier and _names_classifier(settings):
+        raise InputError(
+            f"{config.path} is a reward model (a sequence classifier), which writes no text, and a language model belongs here",
+            hint="give the language model; a reward model stands as reward=…, as critic.path, or as the model of `reinlm reward`",
+        )
     options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
@@ -299,6 +328,11 @@ def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: b
         raise
     for problem in ("missing_keys", "mismatched_keys"):
         keys = sorted((key for key in info[problem] if labels is None or not str(key).startswith("score.")), key=str)
+        if keys and classifier and problem == "missing_keys" and all(str(key).startswith("score.") for key in keys):
+            raise InputError(
+                f"{config.path} has no reward head: it is a language model",
+                hint=f"train a reward model from it: `reinlm reward --model {config.path} --data pairs.jsonl --output runs/rm`",
+            )
         if keys:
             what = problem.split("_")[0]
             raise InputError(f"{config.path}: {len(keys)} weights are {what}, the first is {keys[0]}")

@@ -7,7 +7,6 @@ the members and the weighted sum of the criteria are linear, so that they are on
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,16 @@ from torch import Tensor, nn
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models.heads import resolve_packing, unwrap
-from reinlm.models.loading import ModelConfig, Policy, as_policy, classifier_of, load_classifier, load_policy
+from reinlm.models.loading import (
+    CLASSIFIER,
+    ModelConfig,
+    Policy,
+    as_policy,
+    classifier_of,
+    is_classifier,
+    load_classifier,
+    load_policy,
+)
 from reinlm.models.modules import training_mode
 from reinlm.models.packed import Packing, micro_batches
 from reinlm.models.prefix_sharing import micro_batches_sharing
@@ -38,7 +46,6 @@ Reads = Literal["answer", "steps"]
 
 HEADS = "reward_heads.safetensors"
 """The file beside a reward model of several members or criteria that holds the head of each."""
-CLASSIFIER = "ForSequenceClassification"
 SETTINGS = "reward_model"
 """The key of config.json that says what the outputs mean."""
 
@@ -262,6 +269,27 @@ class RewardModel:
                 found[places] = values.to("cpu", found.dtype).reshape(len(places), self.heads.outputs)
         return self.scores(self.pooled(found, batch.layout))
 
+    @property
+    def combined(self) -> Float[Tensor, "1 hidden"]:
+        """The one head whose score, but for shift and spread penalty, is that of all heads: Σ_c weight_c · mean_k w_kc."""
+        members = self.head.weight.detach().reshape(self.heads.members, len(self.heads.criteria), -1)
+        weights = torch.tensor(self.heads.weights, dtype=members.dtype, device=members.device)
+        return (members * weights[:, None]).sum(1).mean(0)[None]
+
+    def value_head(self) -> tuple[Float[Tensor, "1 hidden"], float]:
+        """Weight and bias of a critic's head whose value of a state is the score of the text up to it, without spread penalty.
+
+        A score that is the mean over an answer's tokens is the mean of these values.
+
+        Raises:
+            InputError: a model of steps, whose head gives the logit that a step is right.
+        """
+        if self.heads.reads == "steps":
+            raise InputError(
+                "a process reward model gives logits of steps, and a critic values of what is still earned"
+            )
+        return self.combined, -self.heads.shift
+
     # ------------------------------------------------------------------------------------------ normalising and saving
 
     @torch.no_grad()
@@ -292,9 +320,7 @@ class RewardModel:
         from safetensors.torch import save_file
 
         classifier = unwrap(self.policy.model)
-        members = self.head.weight.reshape(self.heads.members, len(self.heads.criteria), -1)
-        weights = torch.tensor(self.heads.weights, dtype=members.dtype, device=members.device)
-        classifier_head(classifier).weight.copy_((members * weights[:, None]).sum(1).mean(0)[None])
+        classifier_head(classifier).weight.copy_(self.combined)
         setattr(classifier.config, SETTINGS, self.heads.to_json())
         save_policy(_with_padding(self.policy, self.pad_id), folder)
         if self.heads.outputs > 1:
@@ -321,7 +347,7 @@ def classifier_policy(source: Any) -> Policy:
         InputError: what `load_classifier` and `load_policy` raise.
     """
     if isinstance(source, ModelConfig):
-        trained = is_reward_model(source.path)
+        trained = is_classifier(source)
         policy = load_classifier(source, trained=trained)
     else:
         given = source[0] if isinstance(source, tuple) and len(source) == 2 else getattr(source, "model", None)
@@ -398,16 +424,6 @@ def _with_its_heads(policy: Policy, path: str, packing: Packing | Literal["auto"
     if weight.shape[0] != heads.outputs:
         raise InputError(f"{path} lacks {HEADS}, which holds the {heads.outputs} heads of this reward model")
     return RewardModel(policy, heads, weight, packing=packing)
-
-
-def is_reward_model(path: str) -> bool:
-    """Whether a folder holds a sequence classifier."""
-    file = Path(path).expanduser() / "config.json"
-    try:
-        names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
-    except (OSError, ValueError):
-        return False
-    return any(str(name).endswith(CLASSIFIER) for name in names)
 
 
 def _spare_token(policy: Policy) -> int:

@@ -89,10 +89,7 @@ class StatelessReward:
         self, prompts: Sequence[Any], completions: Sequence[Any], token_ids: Sequence[Any], log_metric: Any
     ) -> list[float]:
         """A number for each answer."""
-        scores, spread = self._scores(prompts, completions, token_ids)
-        if self.model.heads.members > 1:
-            log_metric("spread", sum(spread) / len(spread))
-        return self._clipped(scores, log_metric)
+        return self._clipped(self._scores(prompts, completions, token_ids, log_metric), log_metric)
 
     def _clipped(self, scores: list[float], log_metric: Any) -> list[float]:
         limit = self.config.clip
@@ -102,9 +99,12 @@ class StatelessReward:
         return [min(max(score, -limit), limit) for score in scores]
 
     def _scores(
-        self, prompts: Sequence[Any], completions: Sequence[Any], token_ids: Sequence[Any]
-    ) -> tuple[list[float], list[float]]:
-        read = [self._tokens(*given) for given in zip(prompts, completions, token_ids, strict=True)]
+        self, prompts: Sequence[Any], completions: Sequence[Any], token_ids: Sequence[Any], log_metric: Any
+    ) -> list[float]:
+        whole = [self._tokens(*given) for given in zip(prompts, completions, token_ids, strict=True)]
+        read = [self._within_context(*one) for one in whole]
+        if cut := sum(len(one[0]) > len(other[0]) for one, other in zip(whole, read, strict=True)):
+            log_metric("cut", cut / len(read))
         ids, starts = [ids for ids, _ in read], [start for _, start in read]
         steps = None
         if self.model.heads.reads == "steps":
@@ -114,9 +114,12 @@ class StatelessReward:
         found = self.model.score(self.model.batch(ids, starts, steps=steps), self.config.micro_batch_tokens)
         if self.config.offload:
             self._move("cpu")
-        if steps is None:
-            return found.reward.tolist(), found.spread.tolist()
-        return self._of_steps(found.reward, [len(ends) for ends in steps]), [0.0] * len(ids)
+        if steps is not None:
+            return self._of_steps(found.reward, [len(ends) for ends in steps])
+        if self.model.heads.members > 1:
+            log_metric("spread", float(found.spread.mean()))
+        scores: list[float] = found.reward.tolist()
+        return scores
 
     def _move(self, device: Any) -> None:
         self.model.policy.model.to(device)
@@ -147,14 +150,19 @@ class StatelessReward:
 
     def _tokens(self, prompt: Any, completion: Any, given: Mapping[str, Any]) -> tuple[list[int], int]:
         """Prompt and answer as the reward model reads them, and where the answer begins."""
-        limit = self.model.policy.context_length
         ids, start = list(given["ids"]), int(given["start"])
-        if not self._same_text(ids, start, prompt, completion):
-            ids, start = self._rendered(prompt, completion)
-        if limit is not None and len(ids) > limit:  # the end of the prompt and the answer count most
-            cut = len(ids) - limit
-            ids, start = ids[cut:], max(start - cut, 0)
-        return ids, start
+        return (ids, start) if self._same_text(ids, start, prompt, completion) else self._rendered(prompt, completion)
+
+    def _within_context(self, ids: list[int], start: int) -> tuple[list[int], int]:
+        """The same without the beginning of a prompt that is too long. Raises InputError for an answer that is."""
+        limit = self.model.policy.context_length
+        cut = 0 if limit is None else max(len(ids) - limit, 0)
+        if cut > start:
+            raise InputError(
+                f"an answer of {len(ids) - start} tokens is longer than the context of the reward model, {limit}",
+                hint="lower rollout.max_new_tokens, or take a reward model with a longer context",
+            )
+        return ids[cut:], start - cut
 
     def _same_text(self, ids: Sequence[int], start: int, prompt: Any, completion: Any) -> bool:
         """Whether the policy's tokens say to this model's tokenizer what they said: then they are read as they are."""
@@ -199,9 +207,7 @@ class LearnedReward(StatelessReward):
         """A number for each answer; those of evaluations change no statistic."""
         import torch
 
-        scores, spread = self._scores(prompts, completions, token_ids)
-        if self.model.heads.members > 1:
-            log_metric("spread", sum(spread) / len(spread))
+        scores = self._scores(prompts, completions, token_ids, log_metric)
         if not trainer_state.evaluating:
             self.recent.extend(scores)
             if self.config.normalize:

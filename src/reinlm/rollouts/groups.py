@@ -120,7 +120,7 @@ def sample_groups(
     """
     _check(tasks, group_size)
     batch = rewards is not None and rewards.call == "batch"
-    ends = partial(token_ends, episodes.renderer.tokenizer, frozenset(episodes.sampling.stop_token_ids))
+    ends = token_ends_of(episodes)
     score: _Score | None = None
     if rewards is not None and not batch:
         columns = tuple(dict.fromkeys(name for task in tasks for name in task.columns if name not in ALWAYS))
@@ -141,6 +141,11 @@ def sample_groups(
     for group in found.groups:
         _check_sums(group)
     return found
+
+
+def token_ends_of(episodes: Episodes) -> TokenEnds:
+    """Where the answers' texts lie among their tokens, for rewards of lines and spans."""
+    return partial(token_ends, episodes.renderer.tokenizer, frozenset(episodes.sampling.stop_token_ids))
 
 
 async def run_group(episodes: Episodes, task: Task, *, group_size: int, name: str) -> RolloutGroup:

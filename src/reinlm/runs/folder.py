@@ -174,6 +174,19 @@ class RunFolder:
         write_json(self.path / "samples.json", stages)
         return self.path / "samples.json"
 
+    def add_finding(self, step: int, message: str) -> None:
+        """Add what the run found in a step to `findings` of run.json, for the report."""
+        run = read_run(self.path)
+        run["findings"].append({"step": step, "message": message})
+        write_json(self.path / RUN_FILE, run)
+
+    def forget_findings(self, after: int) -> None:
+        """Remove the findings of steps after this one, which are made again."""
+        run = read_run(self.path)
+        kept = [finding for finding in run["findings"] if finding["step"] <= after]
+        if len(kept) < len(run["findings"]):
+            write_json(self.path / RUN_FILE, {**run, "findings": kept})
+
     def read_samples(self) -> dict[str, Any]:
         """What `write_samples` wrote; empty before."""
         file = self.path / "samples.json"
@@ -193,7 +206,7 @@ class RunFolder:
 
 
 def read_run(path: str | Path) -> dict[str, Any]:
-    """What `run.json` says: schema_version, kind, command, versions, created, resumed, notes.
+    """What `run.json` says: schema_version, kind, command, versions, created, resumed, notes, and findings with their step.
 
     Raises:
         InputError: for a folder that is no run folder, or one of another schema version.
@@ -209,7 +222,12 @@ def read_run(path: str | Path) -> dict[str, Any]:
             f"{path} has schema version {found}; this reinlm reads version {RUN_SCHEMA_VERSION}",
             hint=f"use the version that wrote it: {run.get('versions', {}).get('reinlm', 'unknown')}",
         )
-    return dict(run)
+    return {**run, "findings": run.get("findings", [])}
+
+
+def notes_in(run: Mapping[str, Any]) -> list[str]:
+    """The notes of what `read_run` returned, then its findings with their steps."""
+    return [*run.get("notes", ()), *(f"step {found['step']}: {found['message']}" for found in run["findings"])]
 
 
 def check_resumable(path: str | Path, kind: str) -> None:

@@ -37,7 +37,7 @@ METRICS_FILE = "metrics.jsonl"
 TAIL = 10
 """A metric of training is judged by the mean over its last 1/TAIL logged values."""
 
-JUDGED = ("/accuracy", "/loss", "/reward", "/return")
+JUDGED = ("/accuracy", "/loss", "/reward", "/gold", "/return")
 """Ends of the names of an evaluation's metrics by which runs are compared."""
 HEADLINE = (*JUDGED, "/mean_length")
 """Ends of the names of an evaluation's metrics that a result and a report show."""
@@ -77,7 +77,7 @@ def leading(names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         known = _EVALUATED.match(name)
-        if known is not None and not known["set"].endswith("/rewards"):
+        if known is not None and not known["set"].endswith(("/rewards", "/gold_rewards")):
             found.setdefault(known["set"], name)
     return found
 

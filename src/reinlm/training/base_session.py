@@ -137,6 +137,7 @@ class Session(ABC):
         seed_everything(config.seed)
         with contextlib.ExitStack() as stack:
             self.rewards = open_rewards(config.scores_answers, stack)
+            self.gold = open_rewards(config.scores_evaluation, stack)
             policy = self._load(model)
             self.config, prompts = settle_run(config, policy, inputs.found, inputs.held_out, inputs.text)
             self.policy: Policy = replace(policy, prompt_format=prompts.format)
@@ -413,5 +414,6 @@ class Session(ABC):
             self.rewards,
             samples=settings.samples,
             correct_above=settings.correct_above,
+            gold=self.gold,
             engine=setup.engine,
         )

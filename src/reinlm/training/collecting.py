@@ -16,6 +16,7 @@ from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Sampling, Source
 from reinlm.rollouts.engines import ready_to_sample
 from reinlm.training.config import RLConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.sampled_batch import SampledBatch
 from reinlm.training.setup import Phases
 
@@ -30,7 +31,7 @@ class Sampler:
     """Samples the batch of a step, with the settings that the schedules of the run give at it."""
 
     def __init__(
-        self, config: RLConfig, engine: Engine, source: Source, stops: Sequence[int], total_steps: int
+        self, config: RLConfig | DPOConfig, engine: Engine, source: Source, stops: Sequence[int], total_steps: int
     ) -> None:
         self.engine = engine
         self.source = source

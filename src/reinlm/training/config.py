@@ -21,6 +21,7 @@ from reinlm.rollouts import EpisodeConfig, EvalRolloutConfig, RolloutConfig, Sam
 from reinlm.training.anchors import ReferenceConfig, TeacherConfig
 from reinlm.training.critic import CriticConfig, over_policy_optimizer
 from reinlm.training.evaluation import EvaluationConfig
+from reinlm.training.gold import TRIGGERS, GoldConfig
 from reinlm.training.optimizer import OptimizerConfig
 from reinlm.training.sections import RLTraining, RunConfig, SFTOptimizer, SFTTraining, TrainingConfig
 from reinlm.training.text import TextConfig
@@ -78,6 +79,11 @@ class RunVerbConfig(ModelAndPartsConfig):
     def scores_answers(self) -> RewardConfig | None:
         """The reward functions of the verb; None where it has none."""
         return getattr(self, "reward", None)
+
+    @property
+    def scores_evaluation(self) -> RewardConfig | None:
+        """The gold score of the verb; None where it has none."""
+        return None
 
     @field_validator("data", mode="before")
     @classmethod
@@ -170,11 +176,31 @@ class RLConfig(VerbConfig):
     """For algorithms that learn from a teacher."""
     text: TextConfig | None = None
     """Data-set text that is trained on beside the sampled answers; null: none."""
+    gold: GoldConfig | None = None
+    """A score of evaluation answers beside the reward, and a warning where the reward rises and the score falls; null: none."""
+
+    @property
+    def scores_evaluation(self) -> RewardConfig | None:
+        return None if self.gold is None else self.gold.rewards(self.reward)
 
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, value: Any) -> Any:
         return read_reward(value)
+
+    @field_validator("gold", mode="before")
+    @classmethod
+    def _gold_reward(cls, value: Any) -> Any:
+        if value is None or isinstance(value, Config):
+            return value
+        section = isinstance(value, Mapping) and ("reward" in value or value.keys() <= GoldConfig.model_fields.keys())
+        return value if section else {"reward": value}
+
+    @model_validator(mode="after")
+    def _gold_is_measured(self) -> RLConfig:
+        if self.gold is not None:
+            check_gold(self)
+        return self
 
     @field_validator("critic", mode="before")
     @classmethod
@@ -221,6 +247,28 @@ class RLConfig(VerbConfig):
         return self
 
 
+def check_gold(config: RLConfig) -> None:
+    """Refuse a gold score that would not be measured, or be compared with a reward whose scale moves."""
+    assert config.gold is not None
+    if not config.evaluation.data:
+        raise ValueError(
+            "gold has no effect without evaluation.data: it scores evaluation answers; name a set of prompts"
+        )
+    given = next((name for name in TRIGGERS if config.gold.changed(name)), None)
+    if given is not None and not config.evaluation.every:
+        raise ValueError(
+            f"gold.{given} {getattr(config.gold, given)} has no effect without evaluations during the run: set evaluation.every"
+        )
+    _refuse_running(config.scores_evaluation, "gold")
+    for choice in read_spec(config.reward.functions) if config.reward is not None else ():
+        source = choice.source
+        if source is not None and source.function == "model" and source.options.get("normalize"):
+            raise ValueError(
+                f"gold compares the reward {choice.name!r} of several evaluations, and running normalisation moves its scale: "
+                "leave normalize out"
+            )
+
+
 def _given_values(section: Any) -> Mapping[str, Any] | None:
     """What a mapping or a configuration sets; None for anything else."""
     if isinstance(section, Config):
@@ -245,6 +293,11 @@ OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
 
+def failed_steps(reward: RewardConfig | None) -> int:
+    """How many steps in a row without any reward end the run, where reward functions failed."""
+    return reward.max_failed_steps if reward is not None and reward.on_reward_error == "skip" else 1
+
+
 def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
     if reward is not None and reward.changed("max_failed_steps"):
         raise ValueError(
@@ -259,8 +312,9 @@ def _refuse_running(reward: RewardConfig | None, verb: str) -> None:
         source = choice.source
         for name in ("normalize", "window") if source is not None and source.function == "model" else ():
             if source is not None and source.options.get(name):
+                key = "gold.reward" if verb == "gold" else "reward.functions"
                 raise ValueError(
-                    f"reward.functions.model.{name} has no effect: it is of scores in training, which {verb} has none of"
+                    f"{key}.model.{name} has no effect: it is of scores in training, which {verb} has none of"
                 )
 
 

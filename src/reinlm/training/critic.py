@@ -9,10 +9,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from reinlm.config import Config, ModelPath
-from reinlm.models import ModelConfig, Policy, TokenModel, ValueModel
+from reinlm.errors import InputError
+from reinlm.models import ModelConfig, Policy, TokenModel, ValueModel, load_reward_model
+from reinlm.models.loading import is_classifier
 from reinlm.training.learner import Learner
 from reinlm.training.optimizer import OptimizerConfig
-from reinlm.training.policy import same_tokens
+from reinlm.training.policy import check_tokens, same_tokens, trained_config
 
 
 class CriticConfig(Config):
@@ -22,7 +24,8 @@ class CriticConfig(Config):
     """A copy of the policy's backbone (with LoRA a second adapter on the same weights), or the policy's itself, with one
     forward and backward pass for both."""
     path: ModelPath | None = None
-    """Another model with the same tokens to take the own backbone from, such as a reward model."""
+    """Another model with the same tokens to take the own backbone from. Of a reward model the head too: the first value of a
+    state is its score of the text so far."""
     warmup_steps: int = Field(0, ge=0)
     """First steps of the run in which the critic learns and the policy does not move."""
     optimizer: OptimizerConfig | None = None
@@ -61,8 +64,19 @@ class CriticModel:
 
 
 def value_model(settings: CriticConfig, model: ModelConfig, policy: Policy, policy_model: TokenModel) -> ValueModel:
-    """The value model that the configuration asks for, all of whose values are 0."""
+    """The value model that the configuration asks for: its values are 0, or those of a reward model for the text so far.
+
+    Raises InputError for a model that cannot be loaded or reads other tokens, and a reward model without one score of an answer.
+    """
     if settings.path is None:
         return ValueModel(policy_model, settings.backbone)
-    source = same_tokens("critic.path", settings.path, model, policy)
-    return ValueModel(policy_model, "own", source.model)
+    source = trained_config(model.model_copy(update={"path": settings.path, "lora": None}))
+    if not is_classifier(source):
+        return ValueModel(policy_model, "own", same_tokens("critic.path", settings.path, model, policy).model)
+    try:
+        scorer = load_reward_model(source)
+        head = scorer.value_head()
+    except InputError as error:
+        raise InputError(f"critic.path {settings.path}: {error.message}", hint=error.hint) from error
+    check_tokens("critic.path", settings.path, scorer.policy, policy)
+    return ValueModel(policy_model, "own", scorer.policy.model, head)

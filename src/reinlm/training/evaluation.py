@@ -20,8 +20,9 @@ from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Episodes, EventLoop, Sampling, sample_groups
 from reinlm.rollouts.config import SamplesAnswers, check_greedy
 from reinlm.rollouts.engines import ready_to_sample
-from reinlm.rollouts.groups import Sampled
+from reinlm.rollouts.groups import Sampled, token_ends_of
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
+from reinlm.training.gold import gold_metrics, with_gold
 from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
@@ -183,6 +184,7 @@ class Evaluator:
 
     Args:
         sets: tasks by the name of their set, with the episodes that render them.
+        gold: scores the answers too, for `eval/SET/gold`; nothing is trained on it.
         engine: theirs, which takes the trainer's weights before each evaluation; None: it has them.
     """
 
@@ -193,9 +195,11 @@ class Evaluator:
         *,
         samples: int,
         correct_above: float,
+        gold: RewardSet | None = None,
         engine: Engine | None = None,
     ) -> None:
         self.sets = sets
+        self.gold = gold
         self.engine = engine
         self.rewards = rewards
         self.samples = samples
@@ -223,8 +227,14 @@ class Evaluator:
                 state=state,
                 loop=self.loop,
             )
-            metrics |= {f"eval/{name}/{key}": value for key, value in found.metrics.items()}
-            samples = samples or sample_rows(found)
+            rows, measured = sample_rows(found), found.metrics
+            if self.gold is not None:
+                groups = [group.group for group in found.groups]
+                ends = token_ends_of(episodes)
+                gold = self.gold.score(groups, replace(state or TrainerState(), evaluating=True), token_ends=ends)
+                rows, measured = with_gold(rows, gold.groups), measured | gold_metrics(gold, self.gold.names)
+            metrics |= {f"eval/{name}/{key}": value for key, value in measured.items()}
+            samples = samples or rows
         return metrics, samples
 
 

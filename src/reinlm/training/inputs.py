@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from reinlm.data import Examples, load_examples, load_tasks
 from reinlm.data.columns import Kind
@@ -15,6 +16,7 @@ from reinlm.records import Task
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
 from reinlm.training.config import RLConfig, RunVerbConfig, SFTConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.rejection.sampling import hinted_task
 from reinlm.training.rejection.stored import StoredAnswers, find_stored, load_stored
@@ -70,32 +72,29 @@ class SFTInputs(Inputs):
         return examples, held_out, tasks
 
 
-class RLInputs(Inputs):
-    """The rows of reinforcement learning, and the paths of its further models.
+class PromptInputs(Inputs):
+    """The prompts of a run that samples answers to them in every step, and the path of its reference.
 
-    Raises InputError for data, columns, rows or model folders that cannot be used, and for fewer prompts than a batch.
+    Raises InputError for data, columns, rows or a model folder that cannot be used, and for fewer prompts than a batch.
     """
 
-    def __init__(self, config: RLConfig) -> None:
+    def __init__(self, config: RLConfig | DPOConfig) -> None:
         refuse_orders(config)
-        for source in (config.reference, config.teacher):
-            if source is not None:
-                check_model_folder(source.path)
+        if config.reference is not None:
+            check_model_folder(config.reference.path)
         self.found = find_rows(config.data, "prompt")
         _check_batch(config, len(self.found.rows))
         self.held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
-        self.text = None if config.text is None else find_rows(config.text.data, "example")
 
     def load(
-        self, config: RLConfig, policy: Policy, rewards: RewardSet | None, progress: Progress
+        self, config: Any, policy: Policy, rewards: RewardSet | None, progress: Progress
     ) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
-        """The tasks, the evaluation sets, and the data-set text where there is any."""
-        tokenizer = policy.tokenizer
+        """The tasks, the evaluation sets, and no text."""
         longest = config.rollout.longest
         key = "max_new_tokens" if longest == config.rollout.max_new_tokens else "max_new_tokens_end"
         room = prompt_room(policy, longest, f"rollout.{key}")
         check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        tasks = load_tasks(config.data, tokenizer, max_prompt_tokens=room, found=self.found)
+        tasks = load_tasks(config.data, policy.tokenizer, max_prompt_tokens=room, found=self.found)
         sets = _evaluation_tasks(config, policy, room, self.held_out)
         if rewards is not None:
             rewards.check(tasks.items)
@@ -103,11 +102,27 @@ class RLInputs(Inputs):
                 check_set(rewards, name, items)
         _check_batch(config, len(tasks.items))
         say_skipped(progress, tasks.skipped)
-        text = None
+        return tasks.items, sets, None
+
+
+class RLInputs(PromptInputs):
+    """The rows of reinforcement learning, and the paths of its further models. Raises as `PromptInputs` does."""
+
+    def __init__(self, config: RLConfig) -> None:
+        if config.teacher is not None:
+            check_model_folder(config.teacher.path)
+        super().__init__(config)
+        self.text = None if config.text is None else find_rows(config.text.data, "example")
+
+    def load(
+        self, config: RLConfig, policy: Policy, rewards: RewardSet | None, progress: Progress
+    ) -> tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]:
+        """The tasks, the evaluation sets, and the data-set text where there is any."""
+        tasks, sets, text = super().load(config, policy, rewards, progress)
         if config.text is not None:
-            text = load_examples(config.text.data, tokenizer, max_tokens=policy.context_length, found=self.text)
+            text = load_examples(config.text.data, policy.tokenizer, max_tokens=policy.context_length, found=self.text)
             say_skipped(progress, text.skipped)
-        return tasks.items, sets, text
+        return tasks, sets, text
 
 
 class RFTInputs(Inputs):
@@ -144,7 +159,7 @@ class RFTInputs(Inputs):
 
 
 def _evaluation_tasks(
-    config: RLConfig | RFTConfig, policy: Policy, room: int | None, held_out: Mapping[str, Found]
+    config: RLConfig | RFTConfig | DPOConfig, policy: Policy, room: int | None, held_out: Mapping[str, Found]
 ) -> dict[str, Sequence[Task]]:
     return {
         name: load_tasks(data, policy.tokenizer, max_prompt_tokens=room, found=held_out[name]).items
@@ -168,7 +183,7 @@ def refuse_orders(config: RunVerbConfig) -> None:
         refuse_order(config.text.data, "text.data")
 
 
-def _check_batch(config: RLConfig, prompts: int) -> None:
+def _check_batch(config: RLConfig | DPOConfig, prompts: int) -> None:
     if config.rollout.groups > prompts:
         raise InputError(
             f"a batch of {config.rollout.groups} groups needs as many prompts, and the data hold {prompts}",

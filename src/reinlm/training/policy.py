@@ -31,14 +31,24 @@ def training_policy(config: ModelConfig, model: Any = None) -> Policy:
     """
     if model is not None:
         return load_policy(model)
-    return load_policy(config.model_copy(update={"dtype": "float32"}) if config.dtype == "auto" else config)
+    return load_policy(trained_config(config))
+
+
+def trained_config(config: ModelConfig) -> ModelConfig:
+    """The same model with float32 weights for "auto", as it is trained."""
+    return config.model_copy(update={"dtype": "float32"}) if config.dtype == "auto" else config
 
 
 def same_tokens(key: str, path: str, model: ModelConfig, policy: Policy) -> Policy:
     """Another model, loaded as the policy was. Raises InputError where it reads other tokens."""
     source = training_policy(model.model_copy(update={"path": path, "lora": None}))
+    check_tokens(key, path, source, policy)
+    return source
+
+
+def check_tokens(key: str, path: str, source: Policy, policy: Policy) -> None:
+    """Raises InputError where a model reads other tokens than the policy."""
     if source.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise InputError(
             f"{key} {path} reads other tokens than the policy", hint="take a model with the same tokenizer"
         )
-    return source

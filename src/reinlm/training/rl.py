@@ -21,7 +21,7 @@ from reinlm.rollouts import Collected, Engine, Episodes, Source
 from reinlm.rollouts.unrewarded import in_words, remedy
 from reinlm.training.anchors import Anchors
 from reinlm.training.collecting import Sampler, batches_of
-from reinlm.training.config import RLConfig
+from reinlm.training.config import RLConfig, failed_steps
 from reinlm.training.critic import CriticConfig, CriticModel, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
@@ -30,7 +30,7 @@ from reinlm.training.policy import TrainsPolicy
 from reinlm.training.preparation import Prepared
 from reinlm.training.replay import Replay
 from reinlm.training.rl_checks import needs_rewards, updates_per_batch
-from reinlm.training.sampled import sampled_metrics, unrewarded_metrics, usage_metrics
+from reinlm.training.sampled import batch_metrics, log_rollouts
 from reinlm.training.sampled_batch import SampledBatch
 from reinlm.training.setup import Phases, autocast, total_steps
 from reinlm.training.text import TextLoss
@@ -94,7 +94,7 @@ class RLRun(TrainsPolicy):
             ),
             greedy_baseline="greedy" in algorithm.advantage.needs,
             needs_rewards=needs_rewards(algorithm),
-            max_failed_steps=_failed_steps(config),
+            max_failed_steps=failed_steps(config.reward),
             name=algorithm.name,
         )
         sampler = Sampler(config, self.engine, self.source, policy.stops, self.total_steps)
@@ -165,7 +165,8 @@ class RLRun(TrainsPolicy):
             context.send(GroupScored(step, group))
         self._say_missing(step, collected)
         names = reward_names(collected.sampled, self.rewards)
-        metrics = self._sampled(sampled, names)
+        rewarded = needs_rewards(self.algorithm)
+        metrics = batch_metrics(sampled, names, self.config.rollout, rewarded=rewarded)
         if _tokens(collected.kept):
             earlier = self.replay.draw(step, self.state.updates) if self.replay else []
             limit = sampled.sampling.max_new_tokens
@@ -207,21 +208,6 @@ class RLRun(TrainsPolicy):
                 self._said.add(name)
                 self._say(f"note: step {step}: {text}")
 
-    def _sampled(self, batch: SampledBatch, names: Sequence[str]) -> dict[str, float]:
-        collected, sampling = batch.collected, batch.sampling
-        metrics = sampled_metrics(collected.sampled, names) | usage_metrics(collected.usage)
-        if needs_rewards(self.algorithm):
-            metrics |= unrewarded_metrics(collected.sampled)
-        if self.config.rollout.temperature_end is not None:
-            metrics["sampling/temperature"] = sampling.temperature
-        if self.config.rollout.max_new_tokens_end is not None:
-            metrics["sampling/max_new_tokens"] = float(sampling.max_new_tokens)
-        return metrics | {
-            "rewards/failed": float(collected.failures),
-            "groups/attempts": float(collected.attempts),
-            "groups/dropped": float(len(collected.sampled) - len(collected.kept)),
-        }
-
     def _feedback(self, groups: Sequence[ScoredGroup], batch: TokenBatch, names: Sequence[str]) -> Feedback:
         named = names if self.algorithm.needs_named_rewards else ()
         default = None if needs_rewards(self.algorithm) else 0.0
@@ -230,11 +216,7 @@ class RLRun(TrainsPolicy):
     def _log(
         self, step: int, context: StepContext, groups: Sequence[ScoredGroup], columns: Mapping[str, Tensor]
     ) -> None:
-        every = self.config.run.rollouts_every
-        if context.rollouts is not None and every and (step == 1 or step % every == 0):
-            context.rollouts.write(
-                step, groups, columns, tokenizer=self.policy.tokenizer, max_episodes=self.config.run.rollouts_max
-            )
+        log_rollouts(step, context, groups, columns, run=self.config.run, policy=self.policy)
 
     def _speed(self, metrics: Mapping[str, float], phases: Phases) -> dict[str, float]:
         seconds = sum(phases.seconds.values())
@@ -283,12 +265,6 @@ def _limit(group: ScoredGroup, otherwise: int) -> int:
     segments = [segment for rollout in group.group.rollouts for segment in rollout.segments]
     own = max((segment.sampling.max_new_tokens or 0 for segment in segments), default=0)
     return own or otherwise
-
-
-def _failed_steps(config: RLConfig) -> int:
-    """How many steps in a row without any reward end the run, where reward functions failed."""
-    skips = config.reward is not None and config.reward.on_reward_error == "skip"
-    return config.reward.max_failed_steps if skips and config.reward is not None else 1
 
 
 def _tokens(groups: Sequence[ScoredGroup]) -> int:

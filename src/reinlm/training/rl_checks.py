@@ -89,6 +89,17 @@ def notes_before_a_model(config: RLConfig, algorithm: Algorithm, sources: Mappin
     return [*replaced_choices(sources, algorithm), *algorithm.warnings, *idle]
 
 
+def late_gold(config: RLConfig, total_steps: int) -> list[str]:
+    """A note where the run has too few evaluations for a fall of the gold score to be told; none otherwise."""
+    every = config.evaluation.every
+    if config.gold is None or not every or (later := -(-total_steps // every)) >= config.gold.evaluations:
+        return []
+    return [
+        f"gold.evaluations {config.gold.evaluations}: the run has {later} after the first, so that no warning can come; lower "
+        "it, or evaluation.every"
+    ]
+
+
 SMALL = 10_000_000
 """Parameters of a model for which the default learning rate is far too low."""
 

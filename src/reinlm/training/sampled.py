@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from reinlm.objectives.groups import EQUAL
 from reinlm.records import ScoredGroup, unweighted
 from reinlm.rewards.attempts import Usage
 from reinlm.rollouts.unrewarded import unrewarded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reinlm.loop import StepContext
+    from reinlm.models import Policy
+    from reinlm.rollouts import RolloutConfig
+    from reinlm.training.sampled_batch import SampledBatch
+    from reinlm.training.sections import RunConfig
 
 
 def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:
@@ -45,6 +55,45 @@ def sampled_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict
             metrics[f"rewards/{name}/mean"] = _mean(values)
             metrics[f"rewards/{name}/std"] = _std(values)
     return metrics
+
+
+def batch_metrics(
+    batch: SampledBatch, names: Sequence[str], rollout: RolloutConfig, *, rewarded: bool = True
+) -> dict[str, float]:
+    """What was sampled for a step, what its rewards cost, and what became of its groups.
+
+    Args:
+        names: of the rewards.
+        rewarded: an episode without a reward is counted as one that lacks it.
+    """
+    collected, sampling = batch.collected, batch.sampling
+    metrics = sampled_metrics(collected.sampled, names) | usage_metrics(collected.usage)
+    if rewarded:
+        metrics |= unrewarded_metrics(collected.sampled)
+    if rollout.temperature_end is not None:
+        metrics["sampling/temperature"] = sampling.temperature
+    if rollout.max_new_tokens_end is not None:
+        metrics["sampling/max_new_tokens"] = float(sampling.max_new_tokens)
+    return metrics | {
+        "rewards/failed": float(collected.failures),
+        "groups/attempts": float(collected.attempts),
+        "groups/dropped": float(len(collected.sampled) - len(collected.kept)),
+    }
+
+
+def log_rollouts(
+    step: int,
+    context: StepContext,
+    groups: Sequence[ScoredGroup],
+    columns: Mapping[str, Tensor],
+    *,
+    run: RunConfig,
+    policy: Policy,
+) -> None:
+    """Write the answers of a step to `rollouts/`, if it is one of those that `run.rollouts_every` names."""
+    every = run.rollouts_every
+    if context.rollouts is not None and every and (step == 1 or step % every == 0):
+        context.rollouts.write(step, groups, columns, tokenizer=policy.tokenizer, max_episodes=run.rollouts_max)
 
 
 def unrewarded_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -16,14 +16,17 @@ from reinlm.records import Task
 from reinlm.sources import Key
 from reinlm.training.base_session import Session
 from reinlm.training.config import RLConfig, SFTConfig
+from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.in_force import choices_line
-from reinlm.training.inputs import RLInputs, SFTInputs
+from reinlm.training.inputs import RLInputs, SFTInputs, check_set
 from reinlm.training.off_policy import run_algorithm
+from reinlm.training.reward_models import reading_notes
 from reinlm.training.rl import RLRun
 from reinlm.training.rl_checks import (
     check_settings,
     in_force,
+    late_gold,
     needs_reference,
     needs_rewards,
     notes_before_a_model,
@@ -82,6 +85,11 @@ class RLSession(Session):
         self.environment = resolve_environment(
             config.environment, config.rollout, config.reward, needs_rewards=needs_rewards(self.algorithm)
         )
+        if config.gold is not None and config.reward is None and is_question(self.environment):
+            raise InputError(
+                f"gold has no reward to be compared with: {self.algorithm.name} runs without any",
+                hint="leave gold out, or set reward=…",
+            )
 
     def _why_start(self) -> str | None:
         if self.config.reference is not None or not needs_reference(self.config, self.algorithm):
@@ -97,6 +105,9 @@ class RLSession(Session):
     def _make(self, loaded: tuple[Sequence[Task], dict[str, Sequence[Task]], Examples | None]) -> RLRun:
         tasks, sets, text = loaded
         config = self.config
+        if self.gold is not None:
+            for name, items in sets.items():
+                check_set(self.gold, name, items)
         disable_dropout(self.policy.model)
         copied = following_model(config, self.policy)
         sampled = self.policy if copied is None else replace(self.policy, model=cast("PreTrainedModel", copied.model))
@@ -124,7 +135,7 @@ class RLSession(Session):
         )
         if self.rewards is not None:
             self.rewards.state_dict()  # a state that no checkpoint can hold ends the run before its first step
-        self._announce(run)
+        self._announce(run, reading_notes(config, self.policy, tasks))
         if copied is not None:
             corrected = dict(choice_rows(self.algorithm)).get("corrections", "none, as the algorithm weighs by itself")
             self.progress.say(
@@ -133,7 +144,7 @@ class RLSession(Session):
             )
         return run
 
-    def _announce(self, run: RLRun) -> None:
+    def _announce(self, run: RLRun, reading: Sequence[str]) -> None:
         """What a user should know before the first step."""
         updates = run.updates
         count, groups = updates.passes * updates.minibatches, run.config.rollout.groups // updates.minibatches
@@ -145,13 +156,15 @@ class RLSession(Session):
         self.notes += [
             *notes_before_a_model(self.config, self.algorithm, self.sources),
             *slow_rate(self.config, sum(weight.numel() for weight in self.policy.model.parameters())),
+            *reading,
+            *late_gold(run.config, run.total_steps),
             *(self.rewards.lost if self.rewards is not None and self.resumed else ()),
         ]
         for text in self.notes:
             self.progress.say(f"note: {text}")
 
 
-def following_model(config: RLConfig, policy: Policy) -> FollowingModel | None:
+def following_model(config: RLConfig | DPOConfig, policy: Policy) -> FollowingModel | None:
     """What the engine samples from where that is not the policy itself; None for a run that samples what it trains on next.
 
     Raises InputError for a model that cannot be copied.

@@ -28,6 +28,7 @@ from reinlm.runs.checkpoints import load_step, newest_checkpoint
 from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import RunVerbConfig
 from reinlm.training.dumping import dump_defaults
+from reinlm.training.gold import TRIGGERS, GoldWatch
 from reinlm.training.in_force import same_parts, spelled_out
 from reinlm.training.sections import TrainingConfig
 
@@ -39,10 +40,11 @@ MAY_CHANGE = (
         for name in ("time_limit", "workers", "on_reward_error", "retries", "retry_delay", "one_by_one")
     ),
     *("reward.concurrency", "reward.max_failed_steps"),
+    *(f"gold.{name}" for name in TRIGGERS),
     "evaluation.data.+",
 )
 """Keys that a resumed run may change: where it is kept, what moves no result beyond rounding, how long it goes on, what becomes
-of rewards that fail, and further evaluation sets."""
+of rewards that fail, when a fallen gold score is told, and further evaluation sets."""
 _OF_EVALUATION = ("samples", "temperature", "top_p", "top_k", "max_new_tokens")
 
 
@@ -154,11 +156,13 @@ def loop_settings(config: RunVerbConfig, *, samples: bool) -> LoopSettings:
 
 
 def observers(config: RunVerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
-    """The run's trackers, the user's callbacks, and what the caller adds, in this order.
+    """The run's trackers, what watches its gold score, the user's callbacks, and what the caller adds, in this order.
 
     Raises InputError for what cannot be used, before anything is loaded.
     """
-    return [*build_trackers(config.run.chosen_trackers), *check_callbacks(callbacks), *reports]
+    gold = getattr(config, "gold", None)
+    watch = [] if gold is None else [GoldWatch(gold, config.evaluation.data)]
+    return [*build_trackers(config.run.chosen_trackers), *watch, *check_callbacks(callbacks), *reports]
 
 
 def output_folder(config: RunVerbConfig, kind: str) -> Path:

@@ -54,6 +54,33 @@ METRICS = declare_metrics(
         healthy="as `rewards/{name}/logged/{metric}`",
     ),
     Metric(
+        "eval/{set}/gold",
+        "gold score",
+        "mean score of the held-out answers by `gold.reward`, which is not trained on",
+        healthy="rises with `eval/{set}/reward`",
+        bad="falls while `eval/{set}/reward` rises: the policy exploits the reward",
+    ),
+    Metric(
+        "eval/{set}/gold_rewards/{name}",
+        "gold score",
+        "mean of one gold function over the held-out answers",
+        healthy="as `eval/{set}/gold`",
+    ),
+    Metric(
+        "eval/{set}/gold_rewards/{name}/logged/{metric}",
+        "the function's own",
+        "mean of the values that a gold function logged with `log_metric` about the held-out answers",
+        healthy="as `rewards/{name}/logged/{metric}`",
+    ),
+    Metric(
+        "eval/{set}/gold_failed",
+        "samples",
+        "held-out answers without a gold score because a gold function failed (only where there are some)",
+        healthy="0",
+        healthy_range=(0.0, 0.0),
+        bad="as `rewards/failed`",
+    ),
+    Metric(
         "eval/{set}/clipped_ratio",
         "fraction",
         "held-out episodes that a limit cut off: length, turns, context, time or the environment's own",

@@ -67,6 +67,20 @@ _STEP = declare_metrics(
         healthy="rises above 0.5",
         bad="1.0 on training data, and no more than before on held-out ones: pairs are memorised",
     ),
+    Metric(
+        "pairs",
+        "pairs",
+        "pairs of sampled answers that a step learned from",
+        healthy="as many as prompts, or more with pairs.choose=all",
+        bad="falls to few: answers tie, see `groups/dropped`; sample more to each prompt, or take a finer reward",
+    ),
+    Metric(
+        "pairs/reward_margin",
+        "reward",
+        "mean reward of the better of two sampled answers, less that of the worse",
+        healthy="well above 0",
+        bad="near 0: the judge hardly tells answers apart; raise `rollout.group_size`, or set `pairs.min_margin`",
+    ),
     Metric("completions/chosen_length", "tokens", "mean length of the better answers, or those labelled good"),
     Metric(
         "completions/rejected_length",
