@@ -16,7 +16,8 @@ from reinlm.cli import app
 from reinlm.config import build
 from reinlm.errors import InputError
 from reinlm.keys import flag_hint, key_hint, keys_of
-from reinlm.training.config import EvalConfig, RLConfig
+from reinlm.training.config import RLConfig
+from reinlm.training.eval_config import EvalConfig
 
 pytestmark = pytest.mark.no_cover
 

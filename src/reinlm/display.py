@@ -76,15 +76,15 @@ def svg_curve(points: Sequence[tuple[float, float]], label: str) -> str:
 
 def figure(name: str, value: float) -> str:
     """A metric as text: shares as percentages, others with four digits."""
-    share = name.endswith(("accuracy", "clipped_ratio")) or "pass@" in name
+    share = name.endswith(("accuracy", "clipped_ratio", "win_rate")) or "pass@" in name
     return f"{value:.1%}" if share else f"{value:.4g}"
 
 
 def figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(name, value) of every metric, an accuracy with its interval on the same line."""
+    """(name, value) of every metric, an accuracy or a win rate with its interval on the same line."""
     rows = []
     for name, value in metrics.items():
-        if name.endswith(("accuracy_low", "accuracy_high")):
+        if name.endswith(("accuracy_low", "accuracy_high", "win_rate_low", "win_rate_high")):
             continue
         shown = figure(name, value)
         if f"{name}_low" in metrics:

@@ -35,9 +35,10 @@ from reinlm.objectives.layout import LEVELS
 from reinlm.parts import PARTS
 from reinlm.schedules import SCHEDULES
 from reinlm.training.benchmark.config import OF_A_LOOP, BenchConfig
-from reinlm.training.config import OF_A_RUN, OF_TRAINING, EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import OF_TRAINING, GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig
 from reinlm.training.dpo_config import DEFAULT_PREFERENCE, DPOConfig
+from reinlm.training.eval_config import OF_A_RUN, EvalConfig
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 
@@ -53,7 +54,7 @@ CONFIGS: Mapping[str, type[Config]] = {
     "create-model": CreateConfig,
 }
 """The configuration of each verb of language models."""
-_UNTRAINED = tuple(f"model.{name}" for name in OF_TRAINING)
+_UNTRAINED = tuple(f"{section}.{name}" for section in ("model", "models.eval") for name in OF_TRAINING)
 NOT_SET = {
     "": ("resolved",),
     "eval": (*(f"evaluation.{name}" for name in OF_A_RUN), *_UNTRAINED),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reinlm.errors import InputError
 
 CHECKPOINTS = "checkpoints"
+_ENDING = re.compile(r"\.(jsonl|json|csv|parquet)(\.gz)?$", re.IGNORECASE)
 
 
 def model_folder(path: str) -> str:
@@ -50,6 +53,21 @@ def checkpoint_note(path: str) -> str | None:
     better = folder.name != "best" and best.is_dir() and best.resolve() != folder.resolve()
     also = f"; the best by its evaluation is {best} ({best.resolve().name})" if better else ""
     return f"model: {path}, after step {step} of its run{also}"
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Names for several models or files: the last parts of their paths, as many as tell them apart, without the ending of a file.
+
+    Example:
+        >>> short_names(["runs/sft", "runs/rl"]), short_names(["a/last", "b/last"]), short_names(["data/test.jsonl"])
+        (['sft', 'rl'], ['a/last', 'b/last'], ['test'])
+    """
+    parts = [[part for part in _ENDING.sub("", path).split("/") if part not in ("", ".")] or [path] for path in paths]
+    for count in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len({*names}) == len(names):
+            return names
+    return list(paths)
 
 
 def _classical(folder: Path) -> InputError:

@@ -272,6 +272,26 @@ def override(tree: Mapping[str, Any], words: Iterable[str]) -> Settings:
     return changed
 
 
+def one_or_several(tree: Settings) -> Settings:
+    """Settings of eval without the `model` or the `data` of a recipe where several are given over it, or the other way round."""
+    sets = (tree.get("evaluation") or {}).get("data") if isinstance(tree.get("evaluation"), Mapping) else None
+    kept = dict(tree)
+    for one, several, value in (("model", ("models",), tree.get("models")), ("data", ("evaluation", "data"), sets)):
+        given = [
+            any(path[: len(key)] == key and not source.startswith("recipe ") for path, source in tree.sources.items())
+            for key in ((one,), several)
+        ]
+        if not (tree.get(one) and value) or given[0] == given[1]:
+            continue
+        if given[1]:
+            del kept[one]
+        elif len(several) == 1:
+            del kept[several[0]]
+        else:
+            kept["evaluation"] = {name: part for name, part in kept["evaluation"].items() if name != "data"}
+    return Settings(kept, tree.sources)
+
+
 def resolved_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run wrote down beside its settings: `resolved` of its config.yaml. Raises InputError for what is no section."""
     found = settings.get("resolved") or {}

@@ -57,13 +57,14 @@ def flags(verb: str) -> set[str]:
 @pytest.mark.parametrize("verb", ["sft", "rl", "eval", "generate"])
 def test_every_flag_is_a_keyword_of_the_same_name(verb: str) -> None:
     import reinlm.cli.commands
-    from reinlm.training.config import EvalConfig, GenerateConfig
+    from reinlm.training.config import GenerateConfig
+    from reinlm.training.eval_config import EvalConfig
 
     function: Any = {"sft": reinlm.sft, "rl": reinlm.rl, "eval": reinlm.evaluate, "generate": reinlm.generate}[verb]
     keywords = {"sft": SFTKeywords, "rl": RLKeywords}.get(verb)
     known = {*inspect.signature(function).parameters, *SHORT[verb]}
-    fields: Any = {"eval": EvalConfig, "generate": GenerateConfig}.get(verb)
-    known |= keywords.__annotations__.keys() if keywords else fields.model_fields.keys()
+    kinds: dict[str, Any] = {"eval": EvalConfig, "generate": GenerateConfig}
+    known |= keywords.__annotations__.keys() if keywords else kinds[verb].model_fields.keys()
     assert {name.replace("-", "_") for name in flags(verb) - OF_PRINTING} <= known
 
 

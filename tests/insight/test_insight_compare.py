@@ -15,7 +15,7 @@ import reinlm
 from reinlm.cli.compare import print_comparison
 from reinlm.errors import InputError
 from reinlm.insight.compare import compare_runs, overlaid, write_page
-from reinlm.insight.statistics import mean_interval, t_quantile
+from reinlm.intervals import mean_interval, t_quantile
 from reinlm.runs.folder import RunFolder
 from reinlm.runs.metrics import MetricsLog
 

@@ -133,9 +133,10 @@ class Matrix:
             result: Any = getattr(reinlm, verb)(recipe=tree)
             return {**_run_files(result.folder), "weights": _weights(result.policy)}
         if verb == "eval":
-            scored = reinlm.evaluate(recipe=tree, quiet=True)
-            texts = [rollout.completion for group in scored.groups for rollout in group.group.rollouts]
-            return {"metrics": scored.metrics, "answers": texts, "messages": list(scored.notes)}
+            scored: Any = reinlm.evaluate(recipe=tree, quiet=True)
+            each = list(scored.values()) if hasattr(scored, "rows") else [scored]
+            texts = [rollout.completion for one in each for group in one.groups for rollout in group.group.rollouts]
+            return {"metrics": [one.metrics for one in each], "answers": texts, "messages": list(scored.notes)}
         if verb == "bench":
             found = reinlm.bench(recipe=tree, quiet=True)
             rows = [

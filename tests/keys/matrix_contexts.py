@@ -317,6 +317,10 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
     },
     "eval": {
         "evaluation": {},
+        "evaluation.data": {"data": None},
+        "evaluation.data.eval": {"data": None, "evaluation": _EVAL},
+        "models": {"model": None},
+        "models.eval": {"models": {"eval": {"path": "model"}}},
         "reward.one_by_one": {**_PICKY, "evaluation": {"samples": 8}},
         "reward.concurrency": {**_WAITS, "evaluation": {"samples": 8}},
         "reward.functions.model.micro_batch_tokens": {"evaluation": {"samples": 8}},

@@ -62,7 +62,7 @@ def test_every_field_of_a_verb_is_there_and_no_key_twice() -> None:
         assert len(names) == len(set(names))
         tops = {name.partition(".")[0] for name in names}
         assert tops == kind.model_fields.keys() - {"resolved"}
-    assert {"evaluation.every", "evaluation.data"}.isdisjoint(key.key for key in keys_of("eval"))
+    assert {"evaluation.every", "models.eval.lora"}.isdisjoint(key.key for key in keys_of("eval"))
 
 
 def test_every_key_can_be_typed() -> None:

@@ -22,7 +22,8 @@ from reinlm.classical.run import ClassicalConfig, run_classical
 from reinlm.config import build
 from reinlm.insight.tracker import ReportTracker
 from reinlm.loop import Callback, Interrupted, RunEnded, StepReport
-from reinlm.runs import load_state
+from reinlm.runs import MetricsLog, load_state
+from reinlm.runs.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.no_cover
 
@@ -334,3 +335,24 @@ def test_a_run_that_makes_steps_by_the_batch_is_logged_evaluated_and_saved_where
     assert [row["step"] for row in rows if "eval/x/accuracy" in row] == [14, 21, 28]
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")) == ["step_21", "step_28"]
     assert result.summary["steps"] == 28
+
+
+def test_records_reach_the_disk_before_a_checkpoint_and_steps_do_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    synced, append, save = MetricsLog.sync, MetricsLog.append, Checkpoints.save
+
+    def noted(name: str, call: Any) -> Any:
+        def calling(*args: Any, **kwargs: Any) -> Any:
+            done.append(name)
+            return call(*args, **kwargs)
+
+        return calling
+
+    monkeypatch.setattr(MetricsLog, "sync", noted("sync", synced))
+    monkeypatch.setattr(MetricsLog, "append", noted("step", append))
+    monkeypatch.setattr(Checkpoints, "save", noted("save", save))
+    sft(tmp_path / "run", training={"steps": 4}, run={"save_every": 2})
+    assert done.count("step") >= 4
+    assert [name for name in done if name != "step"] == ["sync", "save"] * 2

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from reinlm.models import score
-from reinlm.models.decoder import PreparedLayer
 from reinlm.models.matmul import MatmulBackend, using_backend
+from reinlm.models.prepared import PreparedLayer
 from reinlm.models.threads import using_threads
 from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Request, Sampling

@@ -17,7 +17,7 @@ from sharded_worker import BUDGET, Watched, shard
 from reinlm.algorithms import resolve_preference
 from reinlm.data import JudgedDataConfig, load_judged
 from reinlm.loop.run import ALONE
-from reinlm.models import RewardHeads, character_tokenizer, load_policy, new_reward_model, tiny_model
+from reinlm.models import RewardHeads, TokenModel, character_tokenizer, load_policy, new_reward_model, tiny_model
 from reinlm.models.modules import whole
 from reinlm.runs import without_clocks
 from reinlm.training.dpo import DPORun
@@ -46,8 +46,8 @@ def pairs() -> list[dict[str, str]]:
     return [{"prompt": f"{n}=", "chosen": one, "rejected": two} for n, (one, two) in enumerate(sides)]
 
 
-def made(verb: str, ranks: int, found: dict[str, list[Any]]) -> Any:
-    """The run of a verb, its model sharded where there are several ranks; `found` gets what is watched."""
+def made(verb: str, ranks: int, found: dict[str, list[Any]]) -> tuple[Any, TokenModel]:
+    """The run of a verb with its model, sharded where there are several ranks; `found` gets what is watched."""
     settings: dict[str, Any] = {
         "model": "tiny",
         "data": pairs(),
@@ -64,12 +64,14 @@ def made(verb: str, ranks: int, found: dict[str, list[Any]]) -> Any:
         of_reward = RewardModelConfig.model_validate({**settings, "head": {"members": 2}, "normalize": None})
         reward = new_reward_model((loaded.model, loaded.tokenizer), RewardHeads(members=2))  # type: ignore[arg-type]
         run = RewardRun(of_reward, reward, judged, {})
+    holder = run.updater if verb == "dpo" else run
+    model = holder.learner.model
     if ranks > 1:
-        shard(run.model, ranks)
-    optimizer = Optimizer(run.model.parameters(), run.config.optimizer, 2)
-    run.learner = Watched(run.model, optimizer, micro_batch_tokens=BUDGET)
-    run.learner.found = found
-    return run
+        shard(model, ranks)
+    optimizer = Optimizer(model.parameters(), run.config.optimizer, 2)
+    holder.learner = Watched(model, optimizer, micro_batch_tokens=BUDGET)
+    holder.learner.found = found
+    return run, model
 
 
 def main(folder: str, rank: int, ranks: int, rendezvous: str) -> None:
@@ -78,9 +80,9 @@ def main(folder: str, rank: int, ranks: int, rendezvous: str) -> None:
         dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
     found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": [], "weights": {}}
     for verb in ("dpo", "reward"):
-        run = made(verb, ranks, found)
+        run, model = made(verb, ranks, found)
         found["metrics"] += [dict(without_clocks(run.step(step, ALONE).metrics)) for step in range(2)]
-        found["weights"] |= {f"{verb}.{n}": whole(p).detach().clone() for n, p in run.model.named_parameters()}
+        found["weights"] |= {f"{verb}.{n}": whole(p).detach().clone() for n, p in model.named_parameters()}
     torch.save(found, Path(folder) / f"result{rank}.pt")
     if ranks > 1:
         dist.destroy_process_group()

@@ -11,7 +11,8 @@ import pytest
 from training_helpers import HELD_OUT, pair, tiny_policy
 
 import reinlm
-from reinlm.training.evaluation import accuracy_metrics, interval, pass_at_k
+from reinlm.intervals import interval
+from reinlm.training.evaluation import accuracy_metrics, pass_at_k
 
 
 def wilson(right: int, total: int) -> tuple[float, float]:

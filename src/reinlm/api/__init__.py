@@ -23,6 +23,7 @@ from reinlm.api.arguments import (
     read_prompts,
     split_model_argument,
 )
+from reinlm.api.evaluating import ONE, evaluation_arguments
 from reinlm.api.keywords import DPOKeywords, RewardKeywords, RFTKeywords, RLKeywords, SFTKeywords
 from reinlm.api.settings import composed_over, configuration, run_settings
 from reinlm.api.trainers import DPOTrainer as DPOTrainer
@@ -38,21 +39,24 @@ from reinlm.loop import RunResult
 from reinlm.recipe import merge_settings, read
 from reinlm.runs.progress import Progress, silenced
 from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
-from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.create import CreateConfig, CreatedModel, run_create
 from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.dpo_session import check_dpo
+from reinlm.training.eval_config import EvalConfig
+from reinlm.training.evaluating import run_evaluation
 from reinlm.training.in_force import explanation, settings_tree
 from reinlm.training.off_policy import run_algorithm
 from reinlm.training.rejection import session as rejection
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.rl_checks import check_settings, in_force, notes_before_a_model
-from reinlm.training.verbs import Answers, run_evaluation, run_generation
+from reinlm.training.verbs import Answers, run_generation
 
 if TYPE_CHECKING:
     from reinlm.insight.compare import Comparison
     from reinlm.training.evaluation import Evaluation
+    from reinlm.training.evaluation_table import Evaluations
 
 
 @overload
@@ -248,6 +252,12 @@ def _queue(
     return run_queue(planned, output, start, kind=verb, say=say, metrics=metrics)
 
 
+@overload
+def evaluate(model: list[Any] | dict[str, Any], data: Any = None, **keywords: Any) -> Evaluations: ...
+@overload
+def evaluate(model: Any, data: dict[str, Any], **keywords: Any) -> Any: ...
+@overload
+def evaluate(model: Any = None, data: Any = None, **keywords: Any) -> Evaluation: ...
 def evaluate(
     model: Any = None,
     data: Any = None,
@@ -257,24 +267,29 @@ def evaluate(
     overwrite: bool = False,
     quiet: bool = False,
     **sections: Any,
-) -> Evaluation:
-    """Score a model: accuracy with its interval, pass@k, length.
+) -> Evaluation | Evaluations:
+    """Score a model, or several on several sets of prompts: accuracy with its interval, pass@k, length.
 
     Args:
-        model, data, reward, recipe, quiet: as in `reinlm.rl`.
+        model, data, reward, recipe, quiet: as in `reinlm.rl`. Several models are a mapping of names to them, or a list of
+            folders; several sets a mapping of names to them.
         samples, temperature, max_new_tokens: keys of `evaluation`.
         sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.
+
+    Returns:
+        An `Evaluation`; of several models or sets an `Evaluations`, by (model, set).
     """
     refuse_while_importing("reinlm.evaluate")
     check_flags(overwrite=overwrite, quiet=quiet)
     sections = expand_short_keywords("eval", given_keywords("eval", sections))
-    loaded, sections = split_model_argument(model, data, sections.pop("output", None), sections, trains=False)
+    loaded, sections = evaluation_arguments(model, data, sections)
     given = {} if reward is None else {"reward": reward}
     with silenced(quiet=quiet):
-        config = configuration(EvalConfig, merge_settings(read(recipe), {**sections, **given}), loaded)
-        return run_evaluation(config, model=loaded, overwrite=overwrite, say=Progress(quiet=quiet).say)
+        config = configuration(EvalConfig, merge_settings(read(recipe), {**sections, **given}), loaded or None)
+        by_name = {next(iter(config.named_models)) if name == ONE else name: own for name, own in loaded.items()}
+        return run_evaluation(config, loaded=by_name, overwrite=overwrite, say=Progress(quiet=quiet).say)
 
 
 def generate(

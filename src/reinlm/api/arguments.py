@@ -16,8 +16,9 @@ from reinlm.models.lora import lora_config
 from reinlm.recipe import merge_settings, refuse_resolved
 from reinlm.training.base_session import Session
 from reinlm.training.benchmark import BenchConfig
-from reinlm.training.config import EvalConfig, GenerateConfig, RLConfig, SFTConfig
+from reinlm.training.config import GenerateConfig, RLConfig, SFTConfig
 from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.eval_config import EvalConfig
 from reinlm.training.rejection.config import RFTConfig
 from reinlm.training.reward_config import RewardModelConfig
 

@@ -15,6 +15,7 @@ from reinlm.recipe import (
     PYTHON,
     Settings,
     merge_settings,
+    one_or_several,
     read,
     read_run,
     refuse_placeholders,
@@ -24,6 +25,7 @@ from reinlm.recipe import (
 from reinlm.runs.folder import check_resumable
 from reinlm.runs.progress import Progress
 from reinlm.sources import leaves
+from reinlm.training.eval_config import EvalConfig
 
 _ConfigT = TypeVar("_ConfigT", bound=Config)
 
@@ -95,7 +97,7 @@ def configuration(
     refuse_placeholders({**tree, **model})
     refuse_two_lengths(tree)
     load_imports(tree.get("imports") or [])
-    return build(kind, tree)
+    return build(kind, one_or_several(tree) if kind is EvalConfig and isinstance(tree, Settings) else tree)
 
 
 def composed_over(tree: Settings, composed: Algorithm) -> Settings:

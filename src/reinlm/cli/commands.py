@@ -31,6 +31,7 @@ from reinlm.cli.options import (
     Explain,
     MaxNewTokens,
     Model,
+    Models,
     Output,
     Overwrite,
     Quiet,
@@ -40,12 +41,13 @@ from reinlm.cli.options import (
     Samples,
     Seed,
     Seeds,
+    Sets,
     ShowSettings,
     Steps,
     Temperature,
     ToTensorBoard,
 )
-from reinlm.cli.settings import sections_of_flags, settings_tree, typed_command, without_none
+from reinlm.cli.settings import named_or_one, sections_of_flags, settings_tree, typed_command, without_none
 from reinlm.cli.tables import print_evaluation, print_result
 from reinlm.errors import InputError
 from reinlm.program import command_line
@@ -235,13 +237,16 @@ def rft(
 @command("eval")
 def evaluate(
     arguments: Arguments = None,
-    model: Model = None,
-    data: Data = None,
+    model: Models = None,
+    data: Sets = None,
     reward: Reward = None,
     environment: Environment = None,
     samples: Samples = None,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
+    against: Annotated[
+        str | None, typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
@@ -252,23 +257,29 @@ def evaluate(
 ) -> None:
     """Score a model: accuracy with its interval, pass@k, length.
 
-    reward.KEY, environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
+    Several models or sets give a table, with --json a line of JSON for each model and set. reward.KEY, environment and
+    rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
     settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
+    (one, models), (file, sets) = named_or_one(model), named_or_one(data)
+    settings |= {} if sets is None else {"data": sets}
     flags = sections_of_flags(
-        model, data, reward=reward, environment=environment, evaluation=settings or None, seed=seed
+        one, file, models=models, reward=reward, environment=environment, evaluation=settings or None, seed=seed
     )
-    tree = settings_tree("eval", arguments, flags | without_none({"output": output and str(output)}), explain=explain)
+    tree = settings_tree(
+        "eval", arguments, flags | without_none({"output": output and str(output), "against": against}), explain=explain
+    )
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)
         return
-    result = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
+    result: Any = reinlm.evaluate(recipe=tree, overwrite=overwrite, quiet=quiet)
     for note in result.notes:
         print_error(note, None, "note: ")
-    if as_json:
-        typer.echo(json.dumps(result.metrics))
-    else:
-        print_evaluation(result.metrics, len(result.groups))
+    if not as_json:
+        print_evaluation(result)
+        return
+    for row in [result.metrics] if hasattr(result, "metrics") else result.rows():
+        typer.echo(json.dumps(row, ensure_ascii=False))
 
 
 @command()

@@ -13,6 +13,14 @@ Arguments = Annotated[
 ]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="A Hugging Face folder or name.")]
 Data = Annotated[str | None, typer.Option("--data", "-d", help="JSONL, CSV or Parquet file, or a data set's name.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", "-m", help="A Hugging Face folder or name; may be repeated, also as NAME=FOLDER."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--data", "-d", help="A file, or a data set's name; may be repeated, also as NAME=FILE."),
+]
 EvalData = Annotated[str | None, typer.Option(help="Data that training never sees.")]
 Reward = Annotated[
     list[str] | None,

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from reinlm.loop import RunResult
     from reinlm.runs.declarations import Metric
     from reinlm.training.benchmark import Benchmark
+    from reinlm.training.evaluation import Evaluation
+    from reinlm.training.evaluation_table import Evaluations
 
 
 WIDE = 130
@@ -154,16 +156,25 @@ def print_result(result: RunResult) -> None:
         console.print(f"{label}  {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def print_evaluation(metrics: dict[str, float], prompts: int) -> None:
+def print_evaluation(found: Evaluation | Evaluations) -> None:
+    """The figures of an evaluation; of several models or sets the leading figure of each, with its 95 % interval."""
     from rich.console import Console
     from rich.table import Table
 
     from reinlm.display import figures
 
-    table = Table("figure", "value", title=f"{prompts} prompts")
-    for row in figures(metrics):
-        table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if hasattr(found, "tables"):
+        for head, *rows in found.tables().values():
+            table = Table(*head, title="95 % intervals")
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+        return
+    table = Table("figure", "value", title=f"{len(found.groups)} prompts")
+    for name, value in figures(found.metrics):
+        table.add_row(name, value)
+    console.print(table)
 
 
 def print_benchmark(found: Benchmark) -> None:

@@ -14,7 +14,7 @@ from reinlm.errors import InputError, RunError, unknown
 from reinlm.insight.charts import find_chart
 from reinlm.insight.findings import identical_groups, notes_of, updates_in_force, updates_that_differ
 from reinlm.insight.page import interval_text, is_fraction, number_text, percent, read_json, render
-from reinlm.insight.statistics import mean_interval
+from reinlm.intervals import mean_interval
 from reinlm.program import command_line
 from reinlm.runs.declarations import Metric, find_metric, read_metrics_info
 from reinlm.runs.files import write_atomic

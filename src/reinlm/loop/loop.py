@@ -300,7 +300,8 @@ class Loop:
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _write(self, state: Mapping[str, Any], metric: float | None) -> Path:
-        """Write a checkpoint of the steps made."""
+        """Write a checkpoint of the steps made, after their records."""
+        self._log.sync()
         path = self.checkpoints.save(self.done, self.active_run.save, state, metric=metric)
         self._last_checkpoint, self._saved = str(path), self.done
         self.delivery.send(Saved(self.done, path))

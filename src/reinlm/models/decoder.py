@@ -2,7 +2,7 @@
 
 `row_forward` reads the weights of a Hugging Face model where they are, so it follows every update. Its projections are the
 model's own modules, adapters included; norms and rotary embeddings take few operations. Dropout and gradient checkpointing
-are not in it: `trained_forward` says when it computes what the model does.
+are not in it: `UnlessHooked.as_trained` says when it computes what the model does.
 """
 
 from __future__ import annotations
@@ -18,17 +18,11 @@ from transformers.activations import SiLUActivation
 
 from reinlm.models.fused import gated_mlp, rms_norm, takes_mlp
 from reinlm.models.heads import Split, close, probe, quietly, split_head, supports_sharing, unwrap
-from reinlm.models.matmul import (
-    MIN_MATRIX,
-    MIN_ROWS,
-    current_backend,
-    onednn_linear,
-    onednn_linear_with,
-    packed,
-)
+from reinlm.models.matmul import MIN_ROWS, current_backend, onednn_linear, onednn_linear_with
 from reinlm.models.modules import has_dropout
 from reinlm.models.packed import Ending
 from reinlm.models.prefix_sharing import share_prefixes
+from reinlm.models.prepared import PreparedLayer, rotate
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
 
 if TYPE_CHECKING:
@@ -80,6 +74,7 @@ class LlamaForward:
 
     Args:
         prepared: by layer, copies of its matrices; without them the model's own modules are called.
+        own_norms: norms of float64 as the model computes them, for training and scoring.
     """
 
     def __init__(
@@ -87,11 +82,16 @@ class LlamaForward:
         backbone: Any,
         settings: Sequence[LayerSettings],
         prepared: Sequence[PreparedLayer | None] | None = None,
+        own_norms: bool = False,
     ) -> None:
         self._backbone = backbone
+        self._own_norms = own_norms
         self._settings = settings
         self._rotary = _Rotary(backbone.rotary_emb)
         self._prepared = prepared or [None] * len(settings)
+
+    def with_own_norms(self) -> LlamaForward:
+        return LlamaForward(self._backbone, self._settings, own_norms=True)
 
     def prepared(self) -> LlamaForward:
         """The same, faster with few rows: a layer's query, key and value are one product, and its matrices lie as oneDNN reads
@@ -108,136 +108,33 @@ class LlamaForward:
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
         for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
-            y = _rms_norm(layer.input_layernorm, x)
             if ending is not None and number == len(self._settings) - 1:
-                heads = _heads(layer.self_attn, y, cos, sin, ending.kept)
+                heads = _heads(layer, x, cos, sin, self._own_norms, ending.kept)
                 x, attention = F.embedding(ending.kept, x), ending.tree
             else:
-                heads = _heads(layer.self_attn, y, cos, sin) if own is None else own.heads(y, cos, sin)
+                heads = _heads(layer, x, cos, sin, self._own_norms) if own is None else own.heads(x, cos, sin)
             query, key, value = (z.transpose(0, 1)[None] for z in heads)
             y = attention(number, query, key, value, asked)[0].flatten(1)
             x = _added(x, layer.self_attn.o_proj, y) if own is None else own.out.added(y, x)
-            y = _rms_norm(layer.post_attention_layernorm, x)
-            x = _gated(x, layer.mlp, y) if own is None or own.mlp is None else own.mlp(y, x)
-        return _rms_norm(backbone.norm, x)
+            x = _gated(layer, x, self._own_norms) if own is None or own.mlp is None else own.mlp(x)
+        return _rms_norm(backbone.norm, x, self._own_norms)
 
 
-def _heads(attention: Any, y: Tensor, cos: Tensor, sin: Tensor, kept: Tensor | None = None) -> Sequence[Tensor]:
-    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer's attention; the queries of `kept` [K] alone."""
+def _heads(
+    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, own_norms: bool, kept: Tensor | None = None
+) -> Sequence[Tensor]:
+    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer; the queries of `kept` [K] alone."""
+    attention, y = layer.self_attn, _rms_norm(layer.input_layernorm, x, own_norms)
     asking = y if kept is None else F.embedding(kept, y)
     query, key, value = (
-        _linear(project, x).unflatten(-1, (-1, attention.head_dim))
-        for project, x in ((attention.q_proj, asking), (attention.k_proj, y), (attention.v_proj, y))
+        _linear(project, z).unflatten(-1, (-1, attention.head_dim))
+        for project, z in ((attention.q_proj, asking), (attention.k_proj, y), (attention.v_proj, y))
     )
     if (norm := getattr(attention, "q_norm", None)) is not None:
-        query, key = _rms_norm(norm, query), _rms_norm(attention.k_norm, key)
+        query, key = _rms_norm(norm, query, own_norms), _rms_norm(attention.k_norm, key, own_norms)
     half = sin.shape[-1] // 2
     of_queries = (cos, sin) if kept is None else (cos[kept], sin[kept])
-    return _rotate(query, *of_queries, half), _rotate(key, cos, sin, half), value
-
-
-class PreparedLayer:
-    """Copies of the matrices of a layer of `LlamaForward`.
-
-    Args:
-        layer: whose projections are plain linear layers.
-    """
-
-    def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        joined = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self._size = attention.head_dim
-        self._counts = [project.out_features // self._size for project in joined]
-        self._joined, self.out = PackedLinear(*joined), PackedLinear(attention.o_proj)
-        self._scale: Tensor | None = None
-        if (norm := getattr(attention, "q_norm", None)) is not None:
-            scales = (norm.weight.detach(), attention.k_norm.weight.detach())
-            self._scale = torch.cat([x.expand(n, -1) for x, n in zip(scales, self._counts, strict=False)])
-            self._epsilon = norm.variance_epsilon
-        self.mlp = PreparedMLP(mlp) if PreparedMLP.takes(mlp) else None
-
-    @classmethod
-    def of(cls, layer: Any) -> PreparedLayer | None:
-        """None for a layer with other projections than linear layers, such as adapters, or in half precision on a CPU."""
-        attention = layer.self_attn
-        return cls(layer) if PackedLinear.takes(*(getattr(attention, f"{name}_proj") for name in "qkvo")) else None
-
-    def heads(self, y: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-        """As `_heads`: query and key are normalised and rotated together."""
-        queries, keys, _ = self._counts
-        states = self._joined(y).unflatten(-1, (-1, self._size))
-        asked = states[:, : queries + keys]
-        if self._scale is not None:
-            asked = F.rms_norm(asked, (self._size,), None, self._epsilon).mul_(self._scale)
-        asked = _rotate(asked, cos, sin, sin.shape[-1] // 2)
-        return asked[:, :queries], asked[:, queries:], states[:, queries + keys :]
-
-
-class PreparedMLP:
-    """x + mlp(y) for a gated MLP, from copies of its matrices."""
-
-    def __init__(self, mlp: Any) -> None:
-        self._gate, self._up, self._down = (
-            PackedLinear(layer) for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        )
-
-    @classmethod
-    def takes(cls, mlp: Any) -> bool:
-        """Whether it is such an MLP: with plain linear layers and SiLU."""
-        layers = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-        return PackedLinear.takes(*layers) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation)
-
-    def __call__(self, y: Tensor, x: Tensor) -> Tensor:
-        return self._down.added(self._up.times(y, self._gate.silu(y)), x)
-
-
-class PackedLinear:
-    """The product with the matrix of a linear layer, or with those of several side by side, from a copy that oneDNN reads fast.
-
-    Where the BLAS computes products, one layer's own matrix is read, and several are copied.
-    """
-
-    def __init__(self, *layers: Any) -> None:
-        weights = [layer.weight.detach() for layer in layers]
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self._weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        self._bias = torch.cat(biases) if len(biases) > 1 else biases[0] if biases else None
-        self._packed = None
-        if current_backend() == "onednn" and self._weight.dtype is torch.float32 and self._weight.numel() >= MIN_MATRIX:
-            self._packed = packed(self._weight)
-
-    @classmethod
-    def takes(cls, *layers: Any) -> bool:
-        """Whether these are plain linear layers on a CPU, all with a bias or none, in float32 or float64."""
-        return (
-            all(type(layer) is nn.Linear and layer.weight.is_cpu for layer in layers)
-            and len({layer.bias is None for layer in layers}) == 1
-            and all(layer.weight.dtype in (torch.float32, torch.float64) for layer in layers)
-            and not torch.is_autocast_enabled("cpu")
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._packed is None:
-            return F.linear(x, self._weight, self._bias)
-        return onednn_linear(x, self._packed, self._bias)
-
-    def silu(self, x: Tensor) -> Tensor:
-        """SiLU of the product."""
-        if self._packed is None:
-            return F.silu(F.linear(x, self._weight, self._bias), inplace=True)
-        return onednn_linear(x, self._packed, self._bias, "swish")
-
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """The product, times `other`."""
-        if self._packed is None:
-            return F.linear(x, self._weight, self._bias).mul_(other)
-        return onednn_linear_with(x, other, self._packed, self._bias, "mul")
-
-    def added(self, x: Tensor, other: Tensor) -> Tensor:
-        """The product, plus `other`."""
-        if self._packed is None:
-            return F.linear(x, self._weight, self._bias).add_(other)
-        return onednn_linear_with(x, other, self._packed, self._bias, "add")
+    return rotate(query, *of_queries, half), rotate(key, cos, sin, half), value
 
 
 class _Rotary:
@@ -298,7 +195,10 @@ def trained_forward(model: nn.Module, split: Split) -> UnlessHooked | None:
     """The lean forward pass of a model, to train and to score with; None where it has none or is sharded."""
     if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
         return None
-    return _lean(model, split, BackboneForward(split.backbone))
+    found = _lean(model, split, BackboneForward(split.backbone))
+    if found is not None and isinstance(found.lean, LlamaForward):
+        found.lean = found.lean.with_own_norms()
+    return found
 
 
 class UnlessHooked:
@@ -363,8 +263,9 @@ def _added(x: Tensor, layer: Any, y: Tensor) -> Tensor:
     return found
 
 
-def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
-    """x + mlp(y); a mixture of experts gives a tuple, its router's scores behind its states."""
+def _gated(layer: Any, x: Tensor, own_norms: bool) -> Tensor:
+    """x + mlp(norm(x)); a mixture of experts gives a tuple, its router's scores behind its states."""
+    mlp, y = layer.mlp, _rms_norm(layer.post_attention_layernorm, x, own_norms)
     gate, up, down = parts = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
         gated = onednn_linear(y, gate.weight, gate.bias, "swish")
@@ -376,21 +277,18 @@ def _gated(x: Tensor, mlp: Any, y: Tensor) -> Tensor:
     return x + of_rows
 
 
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    if x.dtype is norm.weight.dtype is torch.float32:
+def _rms_norm(norm: Any, x: Tensor, own: bool) -> Tensor:
+    """With `own` that of float64 as transformers computes it, which is in float32."""
+    same = x.dtype is norm.weight.dtype
+    if same and (x.dtype is torch.float32 or (x.dtype is torch.float64 and not own)):
         return rms_norm(x, norm.weight, norm.variance_epsilon)
-    # Under autocast what comes out has the type that transformers gives it; of float64 transformers computes it in float32.
-    if x.dtype != norm.weight.dtype or x.dtype is torch.float64 or torch.is_grad_enabled():
+    # Under autocast what comes out has the type that transformers gives it.
+    if not same or x.dtype is torch.float64 or torch.is_grad_enabled():
         return norm(x)  # type: ignore[no-any-return]
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
     normal: Tensor = (x * scale).to(x.dtype).mul_(norm.weight)
     return normal
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:
-    """x · cos + (x with its halves exchanged) · sin, where the first half of `sin` is negative."""
-    return (x * cos).add_(x.roll(half, -1) * sin)
 
 
 _FORWARDS: dict[str, type[LlamaForward | GPT2Forward]] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -23,7 +22,7 @@ from reinlm.runs.declarations import (
     read_metrics_info,
     write_metrics_info,
 )
-from reinlm.runs.files import json_safe, write_atomic
+from reinlm.runs.files import json_safe, sync, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -229,10 +228,13 @@ class MetricsLog:
         record = {"step": step, **json_safe(numbers)}
         with open(self.path, "ab") as file:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
         self.last_step = step
         return numbers
+
+    def sync(self) -> None:
+        """Ask the disk to hold what was appended, as before a checkpoint. A step does not wait for the disk: a process that
+        is killed loses no line, and a machine without power those since the last checkpoint, which are made again."""
+        sync(self.path)
 
     def _write_declarations(self, names: Set[str]) -> None:
         """Keep the declarations of these names, which are logged for the first time."""

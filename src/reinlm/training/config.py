@@ -29,8 +29,17 @@ from reinlm.training.text import TextConfig
 DEFAULT_ALGORITHM = "grpo"
 
 
-class ModelAndPartsConfig(Config):
-    """What every verb that runs a model reads in short forms: its path alone as `model`, one file alone as `imports`."""
+class PartsConfig(Config):
+    """What every verb that names parts reads in a short form: one file alone as `imports`."""
+
+    @field_validator("imports", mode="before", check_fields=False)
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
+
+
+class ModelAndPartsConfig(PartsConfig):
+    """What every verb that runs one model reads in a short form: its path alone as `model`."""
 
     model: ModelConfig
 
@@ -39,14 +48,9 @@ class ModelAndPartsConfig(Config):
     def _model_path(cls, value: Any) -> Any:
         return as_section("path", value)
 
-    @field_validator("imports", mode="before", check_fields=False)
-    @classmethod
-    def _one_import(cls, value: Any) -> Any:
-        return [str(value)] if isinstance(value, str | Path) else [] if value is None else value
 
-
-class ModelVerbConfig(ModelAndPartsConfig):
-    """Settings of verbs that run episodes or train: model, environment and imports."""
+class EpisodesConfig(PartsConfig):
+    """Settings of verbs that run episodes: environment, seed and imports."""
 
     environment: Any = "question"
     """A name, {name: values}, or file.py:CLASS; `question` asks once and takes one answer."""
@@ -54,6 +58,10 @@ class ModelVerbConfig(ModelAndPartsConfig):
     """Of everything random: order of the data, sampling, adapters."""
     imports: list[str] = Field(default_factory=list)
     """Files or modules whose parts the recipe names: `[mine.py]`; one may stand alone."""
+
+
+class ModelVerbConfig(EpisodesConfig, ModelAndPartsConfig):
+    """Settings of verbs that run episodes of one model."""
 
 
 class RunVerbConfig(ModelAndPartsConfig):
@@ -147,7 +155,7 @@ class SFTConfig(VerbConfig):
     @model_validator(mode="after")
     def _no_steps_of_rl(self) -> SFTConfig:
         refuse_failed_steps(self.reward, "sft")
-        _refuse_running(self.reward, "sft")
+        refuse_running(self.reward, "sft")
         return self
 
     @model_validator(mode="after")
@@ -259,7 +267,7 @@ def check_gold(config: RLConfig) -> None:
         raise ValueError(
             f"gold.{given} {getattr(config.gold, given)} has no effect without evaluations during the run: set evaluation.every"
         )
-    _refuse_running(config.scores_evaluation, "gold")
+    refuse_running(config.scores_evaluation, "gold")
     for choice in read_spec(config.reward.functions) if config.reward is not None else ():
         source = choice.source
         if source is not None and source.function == "model" and source.options.get("normalize"):
@@ -285,10 +293,6 @@ def read_reward(value: Any) -> Any:
     return {"functions": value}
 
 
-OF_A_RUN = ("data", "every", "stop_at", "patience")
-"""Keys of `evaluation` that say when a run evaluates, and on what; `reinlm eval` has none of them."""
-
-
 OF_TRAINING = ("lora", "gradient_checkpointing")
 """Keys of `model` that change nothing without training: a new adapter adds 0, and no gradient is computed."""
 
@@ -306,7 +310,7 @@ def refuse_failed_steps(reward: RewardConfig | None, verb: str) -> None:
         )
 
 
-def _refuse_running(reward: RewardConfig | None, verb: str) -> None:
+def refuse_running(reward: RewardConfig | None, verb: str) -> None:
     """Refuse what a reward model keeps of the answers in training, where there is none."""
     for choice in read_spec(reward.functions) if reward is not None else ():
         source = choice.source
@@ -318,54 +322,11 @@ def _refuse_running(reward: RewardConfig | None, verb: str) -> None:
                 )
 
 
-def _refuse_training(model: ModelConfig, verb: str) -> ModelConfig:
+def refuse_training(model: ModelConfig, verb: str) -> ModelConfig:
     for name in OF_TRAINING:
         if model.changed(name):
             raise ValueError(f"{name} has no effect: it belongs to training, and {verb} trains nothing; leave it out")
     return model
-
-
-class EvalConfig(ModelVerbConfig):
-    """`reinlm eval`: score a model."""
-
-    verb: ClassVar[str] = "eval"
-
-    data: DataConfig
-    reward: RewardConfig | None = None
-    """Null: the environment's own rewards alone."""
-    evaluation: EvaluationConfig = EvaluationConfig()
-    rollout: EvalRolloutConfig = EvalRolloutConfig()
-    output: str | None = None
-    """A JSONL file for all answers with their rewards."""
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _data_path(cls, value: Any) -> Any:
-        return as_section("path", value)
-
-    @model_validator(mode="after")
-    def _no_steps_of_rl(self) -> EvalConfig:
-        refuse_failed_steps(self.reward, "eval")
-        _refuse_running(self.reward, "eval")
-        return self
-
-    @field_validator("model")
-    @classmethod
-    def _nothing_of_training(cls, value: ModelConfig) -> ModelConfig:
-        return _refuse_training(value, "eval")
-
-    @field_validator("evaluation")
-    @classmethod
-    def _nothing_of_a_run(cls, value: EvaluationConfig) -> EvaluationConfig:
-        for name in OF_A_RUN:
-            if getattr(value, name):
-                raise ValueError(f"{name} belongs to training; eval scores the set in `data`, once")
-        return value
-
-    @field_validator("reward", mode="before")
-    @classmethod
-    def _functions(cls, value: Any) -> Any:
-        return read_reward(value)
 
 
 class GenerateConfig(ModelVerbConfig):
@@ -387,7 +348,7 @@ class GenerateConfig(ModelVerbConfig):
     @field_validator("model")
     @classmethod
     def _nothing_of_training(cls, value: ModelConfig) -> ModelConfig:
-        return _refuse_training(value, "generate")
+        return refuse_training(value, "generate")
 
 
 def as_section(key: str, value: Any) -> Any:

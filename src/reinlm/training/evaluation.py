@@ -15,6 +15,7 @@ from reinlm.data import DataConfig
 from reinlm.data.frames import named_sets
 from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
+from reinlm.intervals import interval
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Episodes, EventLoop, Sampling, sample_groups
@@ -27,8 +28,6 @@ from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 """The setting that limits the length of a turn in evaluation."""
-
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 class EvaluationConfig(Config):
@@ -273,27 +272,6 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     Chen et al., arXiv 2107.03374 eq. 1.
     """
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
-
-
-def interval(rows: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's 95 % interval for the share of True, with answers to one prompt counted as one cluster.
-
-    The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
-    prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go
-    by: each prompt counts once.
-    """
-    total = sum(map(len, rows))
-    p = sum(map(sum, rows)) / total
-    prompts = len(rows)
-    spread = sum((sum(row) - p * len(row)) ** 2 for row in rows) / total**2
-    if prompts > 1:
-        spread *= prompts / (prompts - 1)
-    shows_nothing = prompts == 1 or p in (0.0, 1.0)
-    effective = prompts if shows_nothing else p * (1 - p) / spread if spread > 0 else total
-    n = min(max(effective, prompts), total)
-    center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return (center - half if p > 0.0 else 0.0), (center + half if p < 1.0 else 1.0)
 
 
 def answer_metrics(groups: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, float]:

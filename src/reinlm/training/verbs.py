@@ -1,38 +1,27 @@
-"""The verbs `eval` and `generate`, which do not train."""
+"""The verb `generate`, which does not train."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from reinlm.config import read_recipe
 from reinlm.data import DataConfig, load_tasks
-from reinlm.data.loading import find_rows, refuse_order
+from reinlm.data.loading import find_rows
 from reinlm.data.prompts import settle
 from reinlm.data.rows import BadRow
 from reinlm.display import cut, html_table
 from reinlm.errors import InputError
-from reinlm.models import Policy, load_policy
-from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import Message
 from reinlm.rollouts import sample_groups
-from reinlm.rollouts.unrewarded import check_rewarded
-from reinlm.runs.files import checked_file, write_json_lines
-from reinlm.runs.schema import pack_groups
 from reinlm.training.computing import Computing
-from reinlm.training.config import EvalConfig, GenerateConfig, ModelVerbConfig
-from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
-from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, text_of
+from reinlm.training.config import GenerateConfig
+from reinlm.training.episodes import EpisodeSetup, resolve_environment
+from reinlm.training.evaluating import load_model, silent
+from reinlm.training.evaluation import text_of
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
-
-
-def _silent(text: str) -> None:
-    """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,57 +58,10 @@ class Answers(list[Generated]):
         return html_table([("prompt", "answer", "end"), *rows])
 
 
-def run_evaluation(
-    config: EvalConfig, *, model: Any = None, overwrite: bool = False, say: Callable[[str], None] = _silent
-) -> Evaluation:
-    """Score a model on a data set; with `config.output` every answer is written there. What the verb `eval` calls.
-
-    Raises:
-        InputError: where `config.output` exists, without `overwrite`; before anything is loaded.
-        RunError: no episode has a reward; the answers are written before.
-    """
-    output = _checked_output(config.output, overwrite)
-    refuse_order(config.data, "data")
-    environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
-    with contextlib.ExitStack() as stack:
-        rewards = open_rewards(config.reward, stack)
-        policy = _load(config, model, say)
-        sampling = evaluation_sampling(config.evaluation, policy.stops, config.rollout)
-        given = config.evaluation.max_new_tokens is not None
-        if not given and (length := _answer_length(config.model.path)):
-            sampling = replace(sampling, max_new_tokens=length)
-            say(f"answers of up to {length} tokens, as in the run of the model; {MAX_NEW_TOKENS} sets another length")
-        sampling, room = answer_limit(policy, sampling, MAX_NEW_TOKENS, given=given)
-        check_stops(policy, config.rollout.stop_token_ids, "rollout.stop_token_ids")
-        found = find_rows(config.data, "prompt")
-        settled = settle(config.data, found, policy.tokenizer, policy.prompt_format)
-        tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=room, found=found)
-        say(prompt_line(settled, found, tasks.items, policy))
-        if rewards is not None:
-            rewards.check(tasks.items)
-        setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
-        stack.enter_context(Computing.chosen(policy.model).in_force())
-        result = evaluate_tasks(
-            setup.episodes(settled.config, sampling),
-            tasks.items,
-            rewards,
-            samples=config.evaluation.samples,
-            tag="eval",
-            correct_above=config.evaluation.correct_above,
-        )
-    if output is not None:
-        rows, _ = pack_groups(result.groups)
-        write_json_lines(output, rows)
-    check_rewarded(
-        "evaluation", result.groups, result.messages, functions=rewards is not None, max_new_tokens=MAX_NEW_TOKENS
-    )
-    return result
-
-
-def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = _silent) -> Answers:
+def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[str], None] = silent) -> Answers:
     """Sample answers to prompts. What the verb `generate` calls."""
     environment = resolve_environment(config.environment, config.rollout, None, needs_rewards=False)
-    policy = _load(config, model, say)
+    policy = load_model(config.model, model, say)
     rows = [prompt if isinstance(prompt, Mapping) else {"prompt": prompt} for prompt in config.prompts]
     data = DataConfig(path=rows, chat=config.chat, system_prompt=config.system_prompt)
     sampling, room = answer_limit(
@@ -149,34 +91,6 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
         )
         for scored in sampled.groups
     )
-
-
-def _answer_length(path: str) -> int | None:
-    """Tokens that an answer may have in the evaluations of the run whose checkpoint this is, from its config.yaml; else None."""
-    folder = Path(path).expanduser().resolve()
-    file = folder.parent.parent / "config.yaml"
-    if folder.parent.name != CHECKPOINTS or not (folder / "checkpoint.json").is_file() or not file.is_file():
-        return None
-    settings = read_recipe(file)
-    found = [(settings.get(section) or {}).get("max_new_tokens") for section in ("evaluation", "rollout")]
-    return next((int(value) for value in found if value), None)
-
-
-def _load(config: ModelVerbConfig, model: Any, say: Callable[[str], None]) -> Policy:
-    """The loaded model, or the configured one, with a line on which checkpoint that is."""
-    if model is not None:
-        return load_policy(model)
-    if note := checkpoint_note(config.model.path):
-        say(note)
-    return load_policy(config.model)
-
-
-def _checked_output(name: str | None, overwrite: bool) -> Path | None:
-    if not name:
-        if overwrite:
-            raise InputError("overwrite has no effect without an output", hint="give output, or leave overwrite out")
-        return None
-    return checked_file(name, overwrite=overwrite)
 
 
 def _of_prompts(error: InputError) -> InputError:

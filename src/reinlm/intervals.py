@@ -1,9 +1,11 @@
-"""Means over seeds and their intervals."""
+"""Intervals: of means over seeds or prompts, and of shares of answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None, float | None]:
@@ -48,3 +50,24 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if integral(middle) < goal else (low, middle)
     return math.sqrt(freedom) * math.tan(low)
+
+
+def interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Wilson's 95 % interval for the share of 1 among 0 and 1, with answers to one prompt counted as one cluster. A tie is ½.
+
+    The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
+    prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go
+    by: each prompt counts once.
+    """
+    total = sum(map(len, rows))
+    p = sum(map(sum, rows)) / total
+    prompts = len(rows)
+    spread = sum((sum(row) - p * len(row)) ** 2 for row in rows) / total**2
+    if prompts > 1:
+        spread *= prompts / (prompts - 1)
+    shows_nothing = prompts == 1 or p in (0.0, 1.0)
+    effective = prompts if shows_nothing else p * (1 - p) / spread if spread > 0 else total
+    n = min(max(effective, prompts), total)
+    center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    return (center - half if p > 0.0 else 0.0), (center + half if p < 1.0 else 1.0)

@@ -1,0 +1,112 @@
+"""The win rate of a model's answers against those of another model, or against answers in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reinlm.data import load_rows
+from reinlm.errors import InputError
+from reinlm.intervals import interval
+from reinlm.models import Policy
+from reinlm.objectives.win_rate import outcomes
+from reinlm.records import NO_TURN, Array, Rollout, RolloutGroup, ScoredGroup, Segment, Task
+from reinlm.rewards import RewardSet, TrainerState
+
+_FILES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
+
+
+def is_file_of_answers(place: str) -> bool:
+    """Whether what a model is compared with is a file of answers, and no model."""
+    return place.lower().endswith(_FILES)
+
+
+def win_rate_metrics(ours: Sequence[ScoredGroup], theirs: Mapping[str, ScoredGroup]) -> dict[str, float]:
+    """Answers to the same prompt compared by their weighted reward: the higher one wins, equal ones tie.
+
+    Answer j of ours meets answer j of theirs, the fewer from the front again. A pair of which one has no reward is left out
+    and counted in `unpaired`. The 95 % interval is Wilson's with each prompt as one cluster; a tie counts half, which makes it
+    wider than it need be. Only `unpaired` where no pair is left.
+
+    Args:
+        theirs: by the id of the task.
+    """
+    rows: list[list[float]] = []
+    unpaired = 0
+    for group in ours:
+        mine, other = group.returns, theirs[group.group.task.id].returns
+        pairs = [(mine[j % len(mine)], other[j % len(other)]) for j in range(max(len(mine), len(other)))]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        unpaired += len(pairs) - len(known)
+        if known:
+            both = torch.tensor(known, dtype=torch.float64)
+            rows.append(outcomes(both[:, 0], both[:, 1]).tolist())
+    flat = [value for row in rows for value in row]
+    if not flat:
+        return {"unpaired": float(unpaired)}
+    low, high = interval(rows)
+    return {
+        "win_rate": sum(flat) / len(flat),
+        "win_rate_low": low,
+        "win_rate_high": high,
+        "wins": float(flat.count(1.0)),
+        "ties": float(flat.count(0.5)),
+        "losses": float(flat.count(0.0)),
+        "unpaired": float(unpaired),
+    }
+
+
+def stored_answers(
+    file: str, ours: Sequence[ScoredGroup], policy: Policy, rewards: RewardSet
+) -> dict[str, ScoredGroup]:
+    """The answers in a file (rows with prompt and completion, as `output` of eval writes them) to the tasks of groups, with
+    their rewards. An answer may be empty. Its tokens are those of the policy's tokenizer.
+
+    Raises InputError for a row without prompt or completion, and where a task has no answer there.
+    """
+    if not Path(file).is_file():
+        raise InputError(
+            f"against: no such file: {file}", hint="give a model, a run, or a file that eval --output wrote"
+        )
+    known: dict[str, list[Any]] = {}
+    for row in load_rows(file).items:
+        if any(not isinstance(row.columns.get(name), str | list) for name in ("prompt", "completion")):
+            raise InputError(f"against: {row.where} needs prompt and completion, each text or messages")
+        known.setdefault(_key(row.columns["prompt"]), []).append(row.columns["completion"])
+    missing = [group.group.task for group in ours if _key(group.group.task.content) not in known]
+    if missing:
+        raise InputError(
+            f"against: {file} has no answer to {len(missing)} of {len(ours)} prompts, the first: {missing[0].id}",
+            hint="a row has prompt and completion; evaluate the other model on this set with output=FILE",
+        )
+    groups = []
+    for group in ours:
+        first = group.group.rollouts[0].segments[0]
+        prompt = first.token_ids[: int(first.positions[0])]
+        answers = known[_key(group.group.task.content)]
+        groups.append(
+            RolloutGroup(group.group.task, tuple(_rollout(group.group.task, prompt, one, policy) for one in answers))
+        )
+    return {group.group.task.id: group for group in rewards.score(groups, TrainerState(evaluating=True)).groups}
+
+
+def _rollout(task: Task, prompt: Array, answer: Any, policy: Policy) -> Rollout:
+    """An answer as an episode of one turn, which ends with the stop token."""
+    text = answer if isinstance(answer, str) else "".join(str(message["content"]) for message in answer)
+    ids = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stops[0]]
+    turns = np.array([NO_TURN] * len(prompt) + [0] * len(ids), np.int16)
+    completion = answer if isinstance(answer, str) else tuple(answer)
+    segment = Segment(np.concatenate([prompt, np.array(ids, np.int32)]), turns)
+    return Rollout(task, (segment,), completion, terminated=True, truncated=False, reason="stored")
+
+
+def _key(content: Any) -> str:
+    """A prompt as one text; a single user message is its content."""
+    if not isinstance(content, str) and len(content) == 1 and content[0].get("role") == "user":
+        content = content[0]["content"]
+    return json.dumps(content, ensure_ascii=False, sort_keys=True)
