@@ -76,7 +76,8 @@ def svg_curve(points: Sequence[tuple[float, float]], label: str) -> str:
 
 def figure(name: str, value: float) -> str:
     """A metric as text: shares as percentages, others with four digits."""
-    share = name.endswith(("accuracy", "clipped_ratio", "win_rate")) or "pass@" in name
+    shares = ("accuracy", "clipped_ratio", "win_rate")
+    share = name.endswith(shares) or any(kind in name for kind in ("pass@", "best_of@", "maj@"))
     return f"{value:.1%}" if share else f"{value:.4g}"
 
 

@@ -154,7 +154,7 @@ class Matrix:
                 "weights": _weights(made.policy),
             }
         answered = reinlm.generate(recipe=tree, quiet=True)
-        return {"answers": [(one.prompt, one.completions, one.ends) for one in answered]}
+        return {"answers": [(one.prompt, one.completions, one.ends, one.rewards, one.votes) for one in answered]}
 
 
 def same(one: Any, other: Any) -> bool:

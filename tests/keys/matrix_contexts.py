@@ -84,6 +84,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         **_of_data("data", lambda values: {"data": values}),
         "evaluation": {"evaluation": _EVAL},
         "evaluation.data": {"evaluation": {"data": None, "max_new_tokens": None}},
+        "evaluation.best_of": {"evaluation": {"samples": 4}},
+        "evaluation.majority_vote": {"evaluation": {"samples": 4}},
         "evaluation.data.eval": {"evaluation": _EVAL},
         **_of_data("evaluation.data.eval", lambda values: {"evaluation": {"data": {"eval": values}}}),
         "data.max_similarity": {"data": _TWICE},
@@ -271,6 +273,10 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             f"evaluation.{name}": {**_ONLINE, "evaluation": _EVAL}
             for name in ("samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above")
         },
+        **{
+            f"evaluation.{name}": {**_ONLINE, "evaluation": {**_EVAL, "samples": 4}}
+            for name in ("best_of", "majority_vote")
+        },
         "reward.functions.exact_match": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": _MATCH},
         "reward.functions.math": {**_ONE_TOKEN, "data": {"path": "easy.jsonl"}, "reward": {"functions": {"math": {}}}},
         "rollout.max_attempts": {"reward": {**GRADED, "functions": ["rewards.py:equal"]}},
@@ -330,6 +336,11 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
     "create-model": {
         f"data.{name}": {} for name in ("system_prompt", "chat_template_kwargs", "renderer", "chat", "on_long_prompt")
     },
-    "generate": {"chat": {"model": _CHAT}, "system_prompt": {"model": _CHAT}},
+    "generate": {
+        "chat": {"model": _CHAT},
+        "system_prompt": {"model": _CHAT},
+        "best_of": {"best_of": 2, "reward": GRADED},
+        "reward": {"best_of": 2, "reward": GRADED},
+    },
 }
 """By verb, and for all: beside the keys below a prefix."""

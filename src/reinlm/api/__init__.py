@@ -306,6 +306,8 @@ def generate(
         model, recipe, quiet: as in `reinlm.rl`.
         prompts: also `prompt=…`.
         temperature, max_new_tokens: keys of `sampling`; `system`: of `system_prompt`.
+        best_of, reward: each answer is the best of so many by this reward.
+        majority_vote: each answer is one that says what most of so many say.
         sections: further keys of `GenerateConfig`, such as `samples=4, sampling={"temperature": 0.7}`, and `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`.
     """

@@ -290,8 +290,13 @@ def generate(
         list[str] | None, typer.Option("--prompt", "-p", help="May be repeated; - reads standard input.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system prompt, for chat models.")] = None,
+    reward: Reward = None,
     environment: Environment = None,
     samples: Samples = None,
+    best_of: Annotated[int | None, typer.Option(help="Give the best of so many answers by --reward.", min=2)] = None,
+    majority_vote: Annotated[
+        int | None, typer.Option(help="Give an answer that says what most of so many say.", min=2)
+    ] = None,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = None,
@@ -300,13 +305,21 @@ def generate(
     explain: Explain = False,
     debug: Debug = False,
 ) -> None:
-    """Sample from a model.
+    """Sample from a model, or choose among what it samples.
 
     environment and rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
     sampling = without_none({"temperature": temperature, "max_new_tokens": max_new_tokens})
     flags = sections_of_flags(
-        model, None, environment=environment, sampling=sampling or None, samples=samples, seed=seed
+        model,
+        None,
+        reward=reward,
+        environment=environment,
+        sampling=sampling or None,
+        samples=samples,
+        best_of=best_of,
+        majority_vote=majority_vote,
+        seed=seed,
     )
     prompts = [sys.stdin.read().strip() if text == "-" else text for text in prompt or ()]
     flags |= without_none({"system_prompt": system, "prompts": prompts or None})
@@ -315,9 +328,12 @@ def generate(
         typer.echo(reinlm.explain("generate", recipe=tree), nl=False)
         return
     for answers in reinlm.generate(recipe=tree, quiet=quiet):
-        for completion, end, failed in zip(answers.completions, answers.ends, answers.failed, strict=True):
+        shown = zip(answers.completions, answers.ends, answers.failed, strict=True)
+        for place, (completion, end, failed) in enumerate(shown):
             if as_json:
-                row = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
+                row: dict[str, Any] = {"prompt": answers.prompt, "completion": completion, "end": end, "failed": failed}
+                row |= {"reward": answers.rewards[place]} if answers.rewards else {}
+                row |= {"votes": answers.votes[place]} if answers.votes else {}
                 typer.echo(json.dumps(row, ensure_ascii=False))
             else:
                 typer.echo(completion)

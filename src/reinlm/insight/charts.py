@@ -66,6 +66,8 @@ CHARTS: tuple[Chart, ...] = (
         (
             Series("eval/{set}/accuracy", "{set}", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high"),
             Series("eval/{set}/pass@{k}", "{set} pass@{k}"),
+            Series("eval/{set}/best_of@{k}", "{set} best of {k}"),
+            Series("eval/{set}/maj@{k}", "{set} vote of {k}"),
         ),
         unit="answers that are right",
         meaning="Share of problems that training never showed and that the model gets right; the band is the 95 % interval.",

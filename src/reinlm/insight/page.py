@@ -14,7 +14,7 @@ from typing import Any
 from reinlm.errors import InputError
 from reinlm.insight.svg import draw
 
-FRACTIONS = ("accuracy", "greedy", "pass@", "clipped_ratio", "frac_")
+FRACTIONS = ("accuracy", "greedy", "pass@", "best_of@", "maj@", "clipped_ratio", "frac_")
 
 
 def render(template: str, **context: Any) -> str:

@@ -16,6 +16,7 @@ from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
 from reinlm.runs.folder import CONFIG_FILE, RUN_FILE, notes_in, read_run
+from reinlm.runs.ledger import rows as ledger_rows
 from reinlm.runs.metrics import CURVES, HEADLINE, METRICS_FILE, TAIL, ends, read_metrics
 from reinlm.sources import DEFAULT_OF, leaves, read_sources
 
@@ -132,6 +133,7 @@ def _read_stage(path: Path, name: str, metrics: Mapping[str, Metric] | None) -> 
         "charts": drawn,
         "constants": constant,
         "config": text,
+        "models": ledger_rows(run["models"]) if run.get("models") else [],
         "setup": _setup(parse_yaml(text, str(config)) or {}, text),
     }
 

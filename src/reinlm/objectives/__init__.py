@@ -16,7 +16,7 @@ from reinlm.objectives.aggregation import (
     sequence_sum,
     token_mean,
 )
-from reinlm.objectives.best_of_n import best_of_n_kl
+from reinlm.objectives.best_of_n import best_of, best_of_n_kl, expected_best_of, majority_vote
 from reinlm.objectives.calibration import (
     Reliability,
     auc,
@@ -238,6 +238,7 @@ __all__ = [
     "adaptive_lambda",
     "admissible_rollouts",
     "auc",
+    "best_of",
     "best_of_group",
     "best_of_n_kl",
     "brier_score",
@@ -250,6 +251,7 @@ __all__ = [
     "decoupled_mix",
     "discounted_returns",
     "effective_sample_size",
+    "expected_best_of",
     "explained_variance",
     "exponent",
     "f3",
@@ -269,6 +271,7 @@ __all__ = [
     "leave_one_out",
     "length_weighted_center",
     "line_search",
+    "majority_vote",
     "missing_end_penalty",
     "n_step_returns",
     "nested",

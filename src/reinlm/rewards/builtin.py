@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -38,6 +38,10 @@ class Builtin(Config):
         """The reward of one answer of `length` tokens; `columns` holds this sample's values."""
         raise NotImplementedError
 
+    def extract(self, text: str) -> Hashable | None:
+        """What an answer says, to be compared with what others say: as `math` reads it; None where it cannot be read."""
+        return _value(_parse(_final(text)))
+
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], **columns: Sequence[Any]
     ) -> list[float]:
@@ -67,6 +71,10 @@ class ExactMatch(Builtin):
     def score(self, text: str, length: int, columns: Mapping[str, Any]) -> float:
         given, wanted = text.strip(), str(columns[self.column]).strip()
         return float(given.casefold() == wanted.casefold() if self.ignore_case else given == wanted)
+
+    def extract(self, text: str) -> Hashable | None:
+        said = text.strip()
+        return (said.casefold() if self.ignore_case else said) or None
 
 
 @part("reward", "regex")
@@ -110,11 +118,19 @@ class Regex(Builtin):
         elif self.column is None:
             match = pattern.search(text)
         else:
-            match = next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+            match = _last(pattern, text)
         if match is None or self.column is None:
             return float(match is not None)
         said = match.group(1 if pattern.groups else 0)
         return float(said is not None and said.strip() == str(columns[self.column]).strip())
+
+    def extract(self, text: str) -> Hashable | None:
+        if self.column is None:
+            return super().extract(text)
+        pattern = re.compile(self.pattern, re.DOTALL)
+        match = pattern.fullmatch(text.strip()) if self.full else _last(pattern, text)
+        said = None if match is None else match.group(1 if pattern.groups else 0)
+        return None if said is None else said.strip()
 
 
 @part("reward", "format")
@@ -221,6 +237,20 @@ def answer_text(completion: Any) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     return "".join(part.get("text", "") for part in content)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+
+
+def _value(parsed: Sequence[Any]) -> Hashable | None:
+    """What math-verify read, so that equal numbers are equal: ten digits of a number, else the expression as text."""
+    if not parsed:
+        return None
+    try:
+        return f"{float(parsed[0]):.10g}"
+    except (TypeError, ValueError, OverflowError):
+        return str(parsed[0])
 
 
 def _existing(column: str, available: Sequence[str]) -> str:

@@ -11,16 +11,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Task
 from reinlm.rewards.attempts import Policy, Usage
-from reinlm.rewards.builtin import Builtin
+from reinlm.rewards.builtin import Builtin, Math
 from reinlm.rewards.calls import SERVICE, Call, Reward, Sample, Settled, TokenEnds, about, argument, load_into, messages
 from reinlm.rewards.copies import NoCopyError
 from reinlm.rewards.functions import copy_of, load, ready, runs_here
+from reinlm.rewards.learned import StatelessReward
 from reinlm.rewards.running import Function
 from reinlm.rewards.signature import ALWAYS, Parameters
 from reinlm.rewards.spec import Choice, RewardConfig, RewardSpec, read_spec
@@ -28,6 +29,9 @@ from reinlm.rewards.states import has_state, load_state, state_of
 from reinlm.rewards.values import Failure, TrainerState
 from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import IN_WORKER, WorkerError
+
+if TYPE_CHECKING:
+    from reinlm.models import RewardModel
 
 _CallMode = Literal["group", "batch"]
 
@@ -91,6 +95,24 @@ class RewardSet:
     def weights(self) -> dict[str, float]:
         """The weight of each reward by its name."""
         return {reward.name: reward.choice.weight for reward in self._rewards}
+
+    @property
+    def reads(self) -> Builtin:
+        """What says when two answers are the same in a vote: the first reward, or `math` where that is none of reinlm's."""
+        first = self._rewards[0].function
+        return first if isinstance(first, Builtin) else Math()
+
+    @property
+    def models(self) -> dict[str, RewardModel | None]:
+        """The learned models among the rewards, by name; None for one in a process of its own."""
+        found: dict[str, RewardModel | None] = {}
+        for reward in self._rewards:
+            source, own = reward.choice.source, reward.function
+            if isinstance(own, Function) and isinstance(own.call, StatelessReward):
+                found[reward.name] = own.call.model
+            elif reward.in_worker and source is not None and (source.kind, source.function) == ("part", "model"):
+                found[reward.name] = None
+        return found
 
     @property
     def on_error(self) -> Literal["stop", "skip"]:

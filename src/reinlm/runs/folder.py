@@ -110,6 +110,7 @@ class RunFolder:
         spelled_out: SpelledOut = dict,
         sources: Mapping[Key, str] | None = None,
         notes: Sequence[str] = (),
+        models: Sequence[Mapping[str, Any]] = (),
     ) -> RunFolder:
         """Make the folder (or take it over) once training really starts.
 
@@ -126,6 +127,7 @@ class RunFolder:
             spelled_out: gives an earlier config.yaml the form of `config`, so that two spellings of one value are equal.
             sources: what gave each value that is no default, by its path; config.yaml says so in comments.
             notes: what a user should know of the run, for run.json and the report.
+            models: the ledger of the models in memory (`reinlm.runs.ledger`), likewise.
 
         Raises:
             InputError: for a folder that exists, is no run folder, differs, is in use by another run, or whose checkpoints
@@ -143,7 +145,7 @@ class RunFolder:
             cls._check(path, *how)
             if not resume:
                 _empty(path)
-            _write_run_files(path, kind, config, command, notes, sources or {}, resume=resume)
+            _write_run_files(path, kind, config, command, notes, models, sources or {}, resume=resume)
         except BaseException:
             _release(lock)
             raise
@@ -336,6 +338,7 @@ def _write_run_files(
     config: dict[str, Any],
     command: str | Sequence[str],
     notes: Sequence[str],
+    models: Sequence[Mapping[str, Any]],
     sources: Mapping[Key, str],
     *,
     resume: bool,
@@ -353,6 +356,7 @@ def _write_run_files(
         run = {"schema_version": RUN_SCHEMA_VERSION, "kind": kind, "command": line, "versions": start["versions"]}
         run |= {"created": start["time"], "resumed": []}
     run["notes"] = list(notes)
+    run["models"] = list(models)
     title = f"{RUN_HEADER}{kind}, schema version {RUN_SCHEMA_VERSION}: the resolved configuration, secrets redacted.\n"
     # run.json first: it is what makes the folder a run folder, that --overwrite may clear after a crash.
     write_json(path / RUN_FILE, run)

@@ -28,6 +28,7 @@ from reinlm.records import Task
 from reinlm.rollouts import EpisodeConfig
 from reinlm.rollouts.config import SamplesAnswers
 from reinlm.runs import Progress, RunFolder
+from reinlm.runs.ledger import Entry, console_lines, to_json
 from reinlm.runs.progress import silenced
 from reinlm.sources import Key
 from reinlm.training.computing import Computing
@@ -37,6 +38,7 @@ from reinlm.training.episodes import EpisodeSetup, open_rewards
 from reinlm.training.evaluation import Evaluator, evaluation_sampling
 from reinlm.training.in_force import given_lines, same_parts, settings_tree, source_files, spelled_out, value_sources
 from reinlm.training.inputs import Inputs
+from reinlm.training.ledger import Resident, ledger, rewards_of
 from reinlm.training.policy import training_policy
 from reinlm.training.prompts import RunPrompts, first_prompt, prompt_line, settle_run
 from reinlm.training.setup import (
@@ -152,6 +154,7 @@ class Session(ABC):
             self._computing = self._choose_computing()
             with self._computing.in_force():
                 self.run = self._make(load)
+            self.models = self._count_models()
             self._note_slow_paths(self.run.model)
             if resume:
                 check_steps(self.path, self.run.total_steps)
@@ -171,6 +174,7 @@ class Session(ABC):
             "overwrite": overwrite,
             "may_change": allowed,
             "notes": self.notes,
+            "models": to_json(self.models),
         }
 
     @abstractmethod
@@ -215,6 +219,16 @@ class Session(ABC):
                 "this processor has no instructions for bfloat16, and computes with training.autocast=bfloat16 more slowly "
                 "than without"
             )
+
+    def _count_models(self) -> list[Entry]:
+        """The ledger of the models in memory; says it."""
+        residents: list[Resident] = self.run.residents()
+        for role, rewards in (("reward", self.rewards), ("gold", self.gold)):
+            residents += rewards_of(role, rewards.models) if rewards is not None else []
+        found = ledger(residents)
+        for line in console_lines(found):
+            self.progress.say(line)
+        return found
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
@@ -414,6 +428,7 @@ class Session(ABC):
             self.rewards,
             samples=settings.samples,
             correct_above=settings.correct_above,
+            choosing=settings.choosing,
             gold=self.gold,
             engine=setup.engine,
         )

@@ -342,8 +342,43 @@ class GenerateConfig(ModelVerbConfig):
     """Put before chats; for models with a chat template."""
     samples: int = Field(1, ge=1)
     """Answers to each prompt."""
+    best_of: int | None = Field(None, ge=2)
+    """Each answer is the one with the highest reward of so many that are sampled; null: every one that is sampled."""
+    majority_vote: int | None = Field(None, ge=2)
+    """Each answer is the first of so many that says what most of them say (self-consistency); null: every one that is sampled."""
+    reward: Any = None
+    """As in `rl`: chooses with `best_of`; with `majority_vote` it says when two answers are the same. Null: none, and votes are
+    read as `math` reads answers."""
     sampling: SamplingConfig = SamplingConfig()
     rollout: EpisodeConfig = EpisodeConfig()
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _functions(cls, value: Any) -> Any:
+        return None if value is None else RewardConfig.model_validate(read_reward(value))
+
+    @model_validator(mode="after")
+    def _choose_one_way(self) -> Self:
+        if self.best_of is not None and self.majority_vote is not None:
+            raise ValueError(
+                f"best_of {self.best_of} and majority_vote {self.majority_vote} both choose an answer; give one of them"
+            )
+        if self.best_of is not None and self.reward is None:
+            raise ValueError(
+                f"best_of {self.best_of} has no effect without a reward, which says what is best: set reward"
+            )
+        if self.reward is not None and self.chosen_from == 1:
+            raise ValueError("reward has no effect without best_of or majority_vote: nothing is chosen; set best_of")
+        if self.chosen_from > 1 and self.sampling.temperature == 0:
+            raise ValueError("sampling.temperature 0 gives equal answers to choose from; raise it")
+        refuse_failed_steps(self.reward, "generate")
+        refuse_running(self.reward, "generate")
+        return self
+
+    @property
+    def chosen_from(self) -> int:
+        """Answers that are sampled for each one that is given."""
+        return self.best_of or self.majority_vote or 1
 
     @field_validator("model")
     @classmethod

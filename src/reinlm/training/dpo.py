@@ -23,6 +23,7 @@ from reinlm.training.judged_step import (
     slices_of,
     with_interval,
 )
+from reinlm.training.ledger import Resident
 from reinlm.training.policy import TrainsPolicy
 from reinlm.training.preference_update import Compared, PreferenceUpdater
 from reinlm.training.reference_logprobs import KnownLogprobs, known_logprobs
@@ -51,6 +52,10 @@ class LearnsPreferences(TrainsPolicy):
     def version(self) -> int:
         """Optimizer steps made."""
         return self.updater.learner.version
+
+    def residents(self) -> list[Resident]:
+        """The models in memory."""
+        return self.updater.residents()
 
     def set_learning_rate(self, value: float) -> None:
         self.updater.optimizer.set_rate(value)

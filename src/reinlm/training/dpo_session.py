@@ -188,7 +188,16 @@ def balance_notes(algorithm: PreferenceAlgorithm, judged: Judged) -> list[str]:
     ]
 
 
-_OF_SAMPLED = ("samples", "temperature", "top_p", "top_k", "max_new_tokens", "correct_above")
+_OF_SAMPLED = (
+    "samples",
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_new_tokens",
+    "correct_above",
+    "best_of",
+    "majority_vote",
+)
 _OF_JUDGED = ("ratings", "slices", "min_margin", "max_similarity")
 
 

@@ -132,6 +132,7 @@ class _Scoring:
                 samples=settings.samples,
                 tag=tag,
                 correct_above=settings.correct_above,
+                choosing=settings.choosing,
             )
 
     def compared(self, result: Evaluation, theirs: Mapping[str, ScoredGroup] | None) -> Evaluation:

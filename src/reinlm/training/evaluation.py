@@ -23,11 +23,14 @@ from reinlm.rollouts.config import SamplesAnswers, check_greedy
 from reinlm.rollouts.engines import ready_to_sample
 from reinlm.rollouts.groups import Sampled, token_ends_of
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
+from reinlm.training.choosing import Choosing
 from reinlm.training.gold import gold_metrics, with_gold
 from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
 """The setting that limits the length of a turn in evaluation."""
+
+NOTHING_CHOSEN = Choosing()
 
 
 class EvaluationConfig(Config):
@@ -45,6 +48,11 @@ class EvaluationConfig(Config):
     """Sample from the smallest set of tokens with this mass; 1 is off."""
     top_k: int = Field(0, ge=0)
     """Sample from this many of the likeliest tokens; 0 is off."""
+    best_of: str | None = Field(None, min_length=1)
+    """Name of the reward that chooses the best of several answers, "sum" for the weighted sum: best_of@k says how often that one
+    is right. Null: none."""
+    majority_vote: bool = False
+    """Whether to vote among several answers: maj@k says how often what most of k answers say is right."""
     max_new_tokens: int | None = Field(None, ge=1)
     """Null: as in training, or as in the run of a checkpoint that is evaluated; else 256."""
     correct_above: float = Field(0.5, allow_inf_nan=False)
@@ -64,6 +72,20 @@ class EvaluationConfig(Config):
     def _greedy_draws_nothing(self) -> Self:
         check_greedy(self)
         return self
+
+    @model_validator(mode="after")
+    def _choose_among_several(self) -> Self:
+        for name in ("best_of", "majority_vote"):
+            if self.samples < 2 and getattr(self, name):
+                raise ValueError(
+                    f"{name} {getattr(self, name)} has no effect: it chooses among several answers; set samples"
+                )
+        return self
+
+    @property
+    def choosing(self) -> Choosing:
+        """How one of several answers is chosen."""
+        return Choosing(self.best_of, self.majority_vote)
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +134,7 @@ def evaluate_tasks(
     samples: int,
     tag: str,
     correct_above: float = 0.5,
+    choosing: Choosing = NOTHING_CHOSEN,
     state: TrainerState | None = None,
     loop: EventLoop | None = None,
 ) -> Evaluation:
@@ -123,6 +146,7 @@ def evaluate_tasks(
     The metrics begin with the accuracy, or with the mean reward where the first reward is not 0 or 1 throughout.
     The same seed and tag give the same answers from the same weights.
     """
+    choosing.check(rewards)
     state = replace(state or TrainerState(), evaluating=True)
     found = sample_groups(episodes, tasks, group_size=samples, tag=tag, rewards=rewards, state=state, loop=loop)
     names = reward_names(found.groups, rewards)
@@ -134,6 +158,7 @@ def evaluate_tasks(
         metrics["unrewarded"] = float(sum(missing.values()))
     if errors := environment_errors(found.groups):
         metrics["environment_errors"] = float(len(errors))
+    metrics |= choosing.metrics(found.groups, correct, rewards)
     metrics["failed"] = float(sum(found.failures.values()))
     metrics |= {name: value for name, value in usage_metrics(found.usage).items() if "/logged/" in name}
     return Evaluation(metrics, found.groups, correct, found.messages, _notes(found, own))
@@ -194,6 +219,7 @@ class Evaluator:
         *,
         samples: int,
         correct_above: float,
+        choosing: Choosing = NOTHING_CHOSEN,
         gold: RewardSet | None = None,
         engine: Engine | None = None,
     ) -> None:
@@ -203,6 +229,7 @@ class Evaluator:
         self.rewards = rewards
         self.samples = samples
         self.correct_above = correct_above
+        self.choosing = choosing
         self.loop = EventLoop()
 
     def evaluate(
@@ -223,6 +250,7 @@ class Evaluator:
                 samples=self.samples,
                 tag=f"eval/{name}",
                 correct_above=self.correct_above,
+                choosing=self.choosing,
                 state=state,
                 loop=self.loop,
             )

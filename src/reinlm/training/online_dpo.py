@@ -20,6 +20,7 @@ from reinlm.training.config import failed_steps
 from reinlm.training.dpo import LearnsPreferences
 from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.evaluation import Evaluator, reward_names
+from reinlm.training.ledger import Resident, sampler_of
 from reinlm.training.preference_update import Compared, PreferenceUpdater
 from reinlm.training.sampled import batch_metrics, log_rollouts
 from reinlm.training.sampled_pairs import PairRule, paired_batch
@@ -81,6 +82,7 @@ class OnlineDPORun(LearnsPreferences):
         )
         sampler = Sampler(config, engine, source, policy.stops, self.total_steps)
         self.batches = batches_of(sampler, rewards, sampled_from)
+        self._sampled_from = sampled_from
         self._prompts = len(tasks)
         self._without_pair = 0
         """Prompts in a row, up to now, of steps that gave no pair."""
@@ -158,6 +160,10 @@ class OnlineDPORun(LearnsPreferences):
         self.batches.before_evaluation()
         state = TrainerState(global_step=step, max_steps=self.total_steps)
         return self.evaluator.evaluate(state, version=self.version)
+
+    def residents(self) -> list[Resident]:
+        """The models in memory."""
+        return [*super().residents(), *sampler_of(self._sampled_from)]
 
     def state_dict(self) -> dict[str, Any]:
         return {

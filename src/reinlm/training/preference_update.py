@@ -19,6 +19,7 @@ from reinlm.training.anchors import fingerprint
 from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.judged_step import Items, figures
 from reinlm.training.learner import Learner, MicroBatch
+from reinlm.training.ledger import Resident, anchors_of, policy_of
 from reinlm.training.likelihoods import FallingLikelihoods
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.policy import same_tokens
@@ -208,6 +209,16 @@ class PreferenceUpdater:
         """The policy's."""
         assert self.learner.optimizer is not None
         return self.learner.optimizer
+
+    def residents(self) -> list[Resident]:
+        """The models in memory, and a reference that is none as its log-probabilities are known."""
+        anchors = {} if self.reference is None else {"reference": self.reference.anchor}
+        found = [policy_of(self.policy.model, self.optimizer), *anchors_of(anchors)]
+        if self.algorithm.needs_reference and self.reference is None:
+            found.append(
+                Resident("reference", [], note="not in memory, as its log-probabilities of the data are known")
+            )
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """All that moves; the reference where it does."""

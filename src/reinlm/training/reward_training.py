@@ -16,6 +16,7 @@ from reinlm.loop import BatchPrepared, StepContext, StepReport, Updated
 from reinlm.models import VALUES, Outputs, RewardModel, restore_policy
 from reinlm.objectives import Loss, Metrics
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
+from reinlm.training.ledger import Resident
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.reward_loss import UnitTargets, settled_loss, unit_losses
@@ -200,6 +201,12 @@ class RewardRun:
     def restore(self, folder: Path) -> None:
         """Take the backbone back, bit for bit; the heads are in the state."""
         restore_policy(self.policy, folder)
+
+    def residents(self) -> list[Resident]:
+        """The model in memory."""
+        own = [*self.model.lm.parameters(), self.reward.head.weight]
+        fitted = [self.slope] if self.config.training.length == "term" else []
+        return [Resident("reward", [*own, *fitted], list(self.model.lm.buffers()), self.learner.optimizer)]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -25,6 +25,7 @@ from reinlm.training.config import RLConfig, failed_steps
 from reinlm.training.critic import CriticConfig, CriticModel, value_model
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
+from reinlm.training.ledger import Resident, anchors_of, critic_of, policy_of, sampler_of
 from reinlm.training.optimizer import Optimizer, OptimizerConfig
 from reinlm.training.policy import TrainsPolicy
 from reinlm.training.preparation import Prepared
@@ -101,6 +102,7 @@ class RLRun(TrainsPolicy):
         self.batches = batches_of(sampler, rewards, sampled_from)
         updates = self.updates.passes * self.updates.minibatches
         self.replay = Replay(settings.replay, config.seed, updates) if settings.replay else None
+        self._sampled_from = sampled_from
         self.tokens = 0
         self._say = say
         self._said: set[str] = set()
@@ -241,6 +243,15 @@ class RLRun(TrainsPolicy):
         self.batches.before_evaluation()
         state = TrainerState(global_step=step, max_steps=self.total_steps)
         return self.evaluator.evaluate(state, version=self.state.updates)
+
+    def residents(self) -> list[Resident]:
+        """The models in memory."""
+        updater, policy = self.updater, self.policy.model
+        critic = updater.critic
+        found = [policy_of(policy, updater.learner.optimizer, critic.model if critic else None)]
+        if critic is not None:
+            found.append(critic_of(critic.model, policy, critic.learner.optimizer))
+        return [*found, *anchors_of(updater.anchors), *sampler_of(self._sampled_from)]
 
     def state_dict(self) -> dict[str, Any]:
         return {

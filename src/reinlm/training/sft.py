@@ -18,6 +18,7 @@ from reinlm.rollouts import EvalRolloutConfig
 from reinlm.training.config import SFTConfig
 from reinlm.training.evaluation import Evaluator
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
+from reinlm.training.ledger import Resident, policy_of
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.policy import TrainsPolicy
 from reinlm.training.setup import Phases, autocast, total_steps
@@ -125,6 +126,10 @@ class SFTRun(TrainsPolicy):
             "loss": -float(found.scored.double().mean()),
             "entropy": float(found.entropy.double().mean()),
         }
+
+    def residents(self) -> list[Resident]:
+        """The models in memory."""
+        return [policy_of(self.policy.model, self.learner.optimizer)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.learner.state_dict(), "order": self.order.state_dict(), "tokens": self.tokens}

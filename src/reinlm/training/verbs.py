@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,15 @@ from reinlm.data.prompts import settle
 from reinlm.data.rows import BadRow
 from reinlm.display import cut, html_table
 from reinlm.errors import InputError
-from reinlm.records import Message
+from reinlm.objectives import best_of_n_kl
+from reinlm.records import Message, ScoredGroup
+from reinlm.rewards import TrainerState
 from reinlm.rollouts import sample_groups
+from reinlm.rollouts.unrewarded import check_rewarded
+from reinlm.training.choosing import Chosen, choose
 from reinlm.training.computing import Computing
 from reinlm.training.config import GenerateConfig
-from reinlm.training.episodes import EpisodeSetup, resolve_environment
+from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.evaluating import load_model, silent
 from reinlm.training.evaluation import text_of
 from reinlm.training.prompts import prompt_line
@@ -34,6 +39,10 @@ class Generated:
     """How each episode ended; of a failed one what the error said."""
     failed: tuple[bool, ...] = ()
     """Whether an error of the environment ended it, under `rollout.on_environment_error: skip`."""
+    rewards: tuple[float | None, ...] = ()
+    """The reward of each, where one was chosen by it."""
+    votes: tuple[int, ...] = ()
+    """How many of `majority_vote` answers say the same as each."""
 
     def __str__(self) -> str:
         asked = text_of(self.prompt)
@@ -80,16 +89,35 @@ def run_generation(config: GenerateConfig, *, model: Any = None, say: Callable[[
     say(prompt_line(settled, found, tasks.items, policy))
     setup = EpisodeSetup(config.rollout, environment, policy, seed=config.seed)
     episodes = setup.episodes(settled.config, sampling)
-    with Computing.chosen(policy.model).in_force():
-        sampled = sample_groups(episodes, tasks.items, group_size=config.samples, tag="generate")
-    return Answers(
-        Generated(
-            prompt=scored.group.task.content,
-            completions=tuple(_text(rollout.completion) for rollout in scored.group.rollouts),
-            ends=tuple(rollout.reason for rollout in scored.group.rollouts),
-            failed=tuple(rollout.failed for rollout in scored.group.rollouts),
-        )
-        for scored in sampled.groups
+    size, vote = config.chosen_from, config.majority_vote is not None
+    with contextlib.ExitStack() as stack:
+        rewards = open_rewards(config.reward, stack)
+        if rewards is not None:
+            rewards.check(tasks.items)
+        stack.enter_context(Computing.chosen(policy.model).in_force())
+        state = TrainerState(evaluating=True)
+        count = config.samples * size
+        sampled = sample_groups(episodes, tasks.items, group_size=count, tag="generate", rewards=rewards, state=state)
+        if config.best_of is not None:
+            check_rewarded("generate", sampled.groups, sampled.messages, functions=True)
+            say(
+                f"best of {size} by {' + '.join(rewards.names if rewards else ())}: at most {best_of_n_kl(size):.2f} nats an "
+                "answer from the model, log n - (n - 1)/n"
+            )
+        for name, text in sampled.messages.items():
+            say(f"note: reward {name}: {text}")
+        return Answers(_generated(scored, choose(scored, size, rewards, vote=vote)) for scored in sampled.groups)
+
+
+def _generated(scored: ScoredGroup, chosen: Sequence[Chosen]) -> Generated:
+    rollouts = [scored.group.rollouts[one.place] for one in chosen]
+    return Generated(
+        prompt=scored.group.task.content,
+        completions=tuple(_text(rollout.completion) for rollout in rollouts),
+        ends=tuple(rollout.reason for rollout in rollouts),
+        failed=tuple(rollout.failed for rollout in rollouts),
+        rewards=tuple(one.reward for one in chosen) if any(scored.events) else (),
+        votes=tuple(one.votes for one in chosen if one.votes is not None),
     )
 
 

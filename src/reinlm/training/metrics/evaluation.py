@@ -34,6 +34,26 @@ METRICS = declare_metrics(
         bad="falls while accuracy rises: answers become less varied",
     ),
     Metric(
+        "eval/{set}/best_of@{k}",
+        "fraction",
+        "how often the answer with the highest value of `evaluation.best_of` among k is right: the mean over all choices of k",
+        healthy="rises with k, up to pass@k",
+        bad="falls with k: the reward that chooses prefers wrong answers",
+    ),
+    Metric(
+        "eval/{set}/best_of_kl",
+        "nats per answer",
+        "log n - (n - 1) / n: at most so far does the best of all n answers lie from the policy",
+        healthy="a few nats",
+    ),
+    Metric(
+        "eval/{set}/maj@{k}",
+        "fraction",
+        "how often what most of k answers say is right, of equally frequent ones the first (self-consistency)",
+        healthy="above the accuracy",
+        bad="below the accuracy: the most frequent answer is a wrong one",
+    ),
+    Metric(
         "eval/{set}/reward",
         "reward",
         "mean weighted reward of the held-out answers",

@@ -22,6 +22,7 @@ from reinlm.rollouts import Episodes, EventLoop
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.training.evaluation import Evaluator, reward_names
 from reinlm.training.learner import Learner
+from reinlm.training.ledger import Resident, policy_of
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.policy import TrainsPolicy
 from reinlm.training.rejection.config import RFTConfig
@@ -356,6 +357,12 @@ class RFTRun(TrainsPolicy):
             return {}, []
         state = TrainerState(global_step=step, max_steps=self.total_steps)
         return self.evaluator.evaluate(state, version=self.version)
+
+    def residents(self) -> list[Resident]:
+        """The models in memory; each round of learning has an optimizer of its own."""
+        optimizer = Optimizer(self.policy.model.parameters(), self.config.optimizer, 1)
+        start = [Resident("policy at the start", list(self._base.values()))] if self._base else []
+        return [policy_of(self.policy.model, optimizer), *start]
 
     def state_dict(self) -> dict[str, Any]:
         now = self._round
