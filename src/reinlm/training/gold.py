@@ -69,7 +69,7 @@ def score_gold(
 def check_gold_scores(name: str, scored: Scored) -> None:
     """Raise RunError where the functions gave no answer to an evaluation set a score, and none of them failed."""
     events = [item for group in scored.groups for item in group.events]
-    if not scored.failures and all(total(item) is None for item in events):
+    if not sum(scored.failures.values()) and all(total(item) is None for item in events):
         raise RunError(
             f"evaluation set {name}: the gold functions gave no answer a score, so that nothing can be watched",
             hint="have one of gold.reward give a number, not None, or leave gold out",
