@@ -128,4 +128,4 @@ def test_the_command_prints_a_table_or_a_line_for_each_model_and_set(
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["eval", "-m", "x=a", "-m", "x=b", "-d", "easy.jsonl", "-r", "math"])
-    assert "two are named 'x'" in capsys.readouterr().err
+    assert "--model: two are named 'x'" in capsys.readouterr().err

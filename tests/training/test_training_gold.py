@@ -11,7 +11,7 @@ from training_helpers import EVEN, HELD_OUT, ROWS, jsonl, metrics, pair, run_rl,
 
 import reinlm
 from reinlm.cli import main
-from reinlm.errors import InputError
+from reinlm.errors import InputError, RunError
 from reinlm.loop import Control, Evaluated
 from reinlm.runs.folder import read_run
 from reinlm.training.gold import GoldConfig, GoldWatch
@@ -91,6 +91,23 @@ def test_each_set_is_watched_alone_and_an_evaluation_without_a_score_is_left_out
     control = Control()
     one.on_evaluated(Evaluated(5, {"eval/a/reward": 9.0, "eval/a/accuracy": 1.0}, []), control)
     assert told(one, [(1.0, 0.0)], "a", begin=1) == [WARNED]
+
+
+def test_gold_functions_that_score_no_answer_end_the_run_at_its_first_evaluation(tmp_path: Path) -> None:
+    def nothing(completions: list[str], **_: Any) -> list[None]:
+        return [None] * len(completions)
+
+    def broken(completions: list[str], **_: Any) -> list[float]:
+        return [float("nan")] * len(completions)
+
+    how: dict[str, Any] = {"reward": {"functions": longer, "time_limit": None}, "evaluation": {"data": HELD_OUT}}
+    with pytest.raises(RunError, match=r"evaluation set eval: the gold functions gave no answer a score"):
+        run_rl(tmp_path / "none", model=pair(tiny_policy()), data=ROWS, **how, gold=nothing)
+    with pytest.raises(RunError, match=r"gold: reward 'broken' returned nan"):
+        run_rl(tmp_path / "nan", model=pair(tiny_policy()), data=ROWS, **how, gold=broken)
+    skipped = how | {"reward": how["reward"] | {"on_reward_error": "skip"}, "training": {"steps": 1}}
+    run_rl(tmp_path / "skip", model=pair(tiny_policy()), data=ROWS, **skipped, gold=broken)
+    assert metrics(tmp_path / "skip")[0]["eval/eval/gold_failed"] > 0
 
 
 def test_the_watch_goes_on_from_its_state() -> None:
@@ -202,7 +219,7 @@ def test_the_command_line_takes_a_gold_rule_and_its_amounts(tmp_path: Path, caps
         ({"gold": {"stop": True}, "evaluation": {"data": HELD_OUT, "every": 1}}, "gold.reward"),
         (
             {"gold": {"exact_match": {"column": "solution"}}, "evaluation": {"data": HELD_OUT, "every": 1}},
-            "evaluation set 'eval': reward 'exact_match': it needs the column 'solution'",
+            "evaluation set 'eval': gold: reward 'exact_match': it needs the column 'solution'",
         ),
         (
             {"gold": {"model": {"path": "rm", "normalize": True}}, "evaluation": {"data": HELD_OUT}},

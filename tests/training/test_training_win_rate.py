@@ -83,6 +83,16 @@ def test_a_pair_with_an_answer_without_reward_is_left_out_and_counted(tmp_path: 
     assert (metrics["ties"], metrics["unpaired"], metrics["win_rate"]) == (2.0, 2.0, 0.5)
 
 
+def test_a_file_without_an_answer_is_refused_before_anything_is_sampled(tmp_path: Path) -> None:
+    def never(completions: list[str], **_: Any) -> list[float]:
+        raise AssertionError("sampled")
+
+    file = jsonl(tmp_path / "answers.jsonl", [{"prompt": ROWS[0]["prompt"], "completion": "1"}])
+    how = HOW | {"reward": {"functions": never, "time_limit": None}}
+    with pytest.raises(reinlm.InputError, match=r"has no answer to 3 of 4 prompts"):
+        reinlm.evaluate(pair(tiny_policy()), ROWS[:4], against=str(file), **how)
+
+
 def test_what_cannot_be_compared_with_is_refused(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "answers.jsonl", [{"prompt": ROWS[0]["prompt"], "completion": "1"}])
     model = pair(tiny_policy())
@@ -90,6 +100,9 @@ def test_what_cannot_be_compared_with_is_refused(tmp_path: Path) -> None:
         reinlm.evaluate(model, ROWS[:4], against=str(file), **HOW)
     with pytest.raises(reinlm.InputError, match="no such file"):
         reinlm.evaluate(model, ROWS[:4], against="none.jsonl", **HOW)
+    mixed = [{"prompt": row["prompt"], "completion": "1", "model": name} for row in ROWS[:4] for name in ("a", "b")]
+    with pytest.raises(reinlm.InputError, match="holds answers of several models: a, b"):
+        reinlm.evaluate(model, ROWS[:4], against=str(jsonl(tmp_path / "mixed.jsonl", mixed)), **HOW)
     with pytest.raises(reinlm.InputError, match="no such model folder"):
         reinlm.evaluate(model, ROWS[:4], against="./none", **HOW)
     with pytest.raises(reinlm.InputError, match="set reward"):

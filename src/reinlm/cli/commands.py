@@ -261,7 +261,7 @@ def evaluate(
     rollout.KEY (engine, limits) are as in `reinlm rl`.
     """
     settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
-    (one, models), (file, sets) = named_or_one(model), named_or_one(data)
+    (one, models), (file, sets) = named_or_one("--model", model), named_or_one("--data", data)
     settings |= {} if sets is None else {"data": sets}
     flags = sections_of_flags(
         one, file, models=models, reward=reward, environment=environment, evaluation=settings or None, seed=seed

@@ -39,7 +39,7 @@ def sections_of_flags(
     )
 
 
-def named_or_one(given: list[str] | None) -> tuple[str | None, dict[str, Any] | None]:
+def named_or_one(flag: str, given: list[str] | None) -> tuple[str | None, dict[str, Any] | None]:
     """The values of a flag that may be repeated: one alone, or several by name, `{NAME: {path: …}}`.
 
     A value may have a name before it, NAME=PATH; others are named by their paths. Raises InputError for two of the same name.
@@ -51,7 +51,7 @@ def named_or_one(given: list[str] | None) -> tuple[str | None, dict[str, Any] | 
     names = [name or own for (name, _), own in zip(pairs, short, strict=True)]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two are named {name!r}", hint="name them: NAME=PATH")
+            raise InputError(f"{flag}: two are named {name!r}", hint=f"give each a name of its own: {flag} NAME=PATH")
     return None, {name: {"path": path} for name, (_, path) in zip(names, pairs, strict=True)}
 
 

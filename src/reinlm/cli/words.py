@@ -22,8 +22,8 @@ def check_words(words: Sequence[str], command: Any) -> None:
         command: the parser's application, with its `commands`.
 
     Raises:
-        InputError: a dash of another character, a long option with one dash (`-model`), an option without its value, or
-            an option before the verb.
+        InputError: a dash of another character, a long option with one dash (`-model`), an option without its value, an
+            option before the verb, or one given twice that takes one value.
     """
     words = list(words[: words.index("--")]) if "--" in words else list(words)
     for word in words:
@@ -46,6 +46,20 @@ def check_words(words: Sequence[str], command: Any) -> None:
         long = f"-{word.partition('=')[0]}"
         if re.match(r"-[a-z]{2}", word) and long in options and not _is_value(after, index, options):
             raise InputError(f"{word!r} has one dash", hint=f"write -{word}")
+    _refuse_twice(after, options)
+
+
+def _refuse_twice(words: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise InputError for an option of one value that is given twice, of which the parser would drop the first."""
+    seen: set[str] = set()
+    for index, word in enumerate(words):
+        name = word.partition("=")[0]
+        option = options.get(name) if name.startswith("-") else None
+        if option is None or option.is_flag or option.multiple or _is_value(words, index, options):
+            continue
+        if option.name in seen:
+            raise InputError(f"{name} is given twice, and takes one value", hint=f"give {name} once")
+        seen.add(option.name)
 
 
 def _is_value(words: Sequence[str], index: int, options: Mapping[str, Any]) -> bool:

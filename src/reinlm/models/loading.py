@@ -264,6 +264,19 @@ def is_classifier(config: ModelConfig) -> bool:
     return _names_classifier(_call(AutoConfig.from_pretrained, config, "configuration"))
 
 
+def _names_language_model(settings: Any) -> bool:
+    """Whether a model's configuration names a language model."""
+    names = getattr(settings, "architectures", None) or ()
+    return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+
+
+def _no_reward_head(path: str) -> InputError:
+    return InputError(
+        f"{path} has no reward head: it is a language model",
+        hint=f"train a reward model from it: `reinlm reward --model {path} --data pairs.jsonl --output runs/rm`",
+    )
+
+
 def _names_classifier(settings: Any) -> bool:
     return any(str(name).endswith(CLASSIFIER) for name in getattr(settings, "architectures", None) or ())
 
@@ -314,6 +327,8 @@ def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: b
             f"{config.path} is a reward model (a sequence classifier), which writes no text, and a language model belongs here",
             hint="give the language model; a reward model stands as reward=…, as critic.path, or as the model of `reinlm reward`",
         )
+    if classifier and labels is None and _names_language_model(settings):
+        raise _no_reward_head(config.path)
     options: dict[str, Any] = {"dtype": _dtype(config.dtype, device), "weights_only": True, "output_loading_info": True}
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
@@ -329,10 +344,7 @@ def _load_model(config: ModelConfig, labels: int | None = None, *, classifier: b
     for problem in ("missing_keys", "mismatched_keys"):
         keys = sorted((key for key in info[problem] if labels is None or not str(key).startswith("score.")), key=str)
         if keys and classifier and problem == "missing_keys" and all(str(key).startswith("score.") for key in keys):
-            raise InputError(
-                f"{config.path} has no reward head: it is a language model",
-                hint=f"train a reward model from it: `reinlm reward --model {config.path} --data pairs.jsonl --output runs/rm`",
-            )
+            raise _no_reward_head(config.path)
         if keys:
             what = problem.split("_")[0]
             raise InputError(f"{config.path}: {len(keys)} weights are {what}, the first is {keys[0]}")

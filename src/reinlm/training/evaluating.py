@@ -31,7 +31,7 @@ from reinlm.training.evaluation_table import Evaluations
 from reinlm.training.inputs import check_set
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
-from reinlm.training.win_rate import is_file_of_answers, stored_answers, win_rate_metrics
+from reinlm.training.win_rate import StoredAnswers, is_file_of_answers, win_rate_metrics
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -63,7 +63,10 @@ def run_evaluation(
     for name, data in sets.items():
         refuse_order(data, "data" if config.data is not None else f"evaluation.data.{name}")
     environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
-    if config.against is not None and not is_file_of_answers(config.against):
+    stored = None
+    if config.against is not None and is_file_of_answers(config.against):
+        stored = StoredAnswers(config.against)
+    elif config.against is not None:
         check_model_folder(config.against)
     if config.tabled:
         _check_all(sets, models, loaded or {})
@@ -71,11 +74,11 @@ def run_evaluation(
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
         other: dict[str, dict[str, ScoredGroup]] = {}
-        if config.against is not None and not is_file_of_answers(config.against):
+        if config.against is not None and stored is None:
             other = _answers_of(config, environment, rewards, say)
         try:
             for name, model in models.items():
-                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say)
+                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say, stored)
                 for title, data in sets.items():
                     result = scoring.score(data, title)
                     if config.against is not None:
@@ -107,8 +110,9 @@ class _Scoring:
         environment: MakeEnvironment,
         rewards: RewardSet | None,
         say: Say,
+        stored: StoredAnswers | None = None,
     ) -> None:
-        self.config, self.rewards, self.say = config, rewards, say
+        self.config, self.rewards, self.say, self.stored = config, rewards, say, stored
         self.policy = load_model(model, loaded, say)
         self.sampling, self.room = _sampling(config, model, self.policy, say)
         self.setup = EpisodeSetup(config.rollout, environment, self.policy, seed=config.seed)
@@ -124,6 +128,8 @@ class _Scoring:
             self.rewards.check(tasks.items)
         elif self.rewards is not None:
             check_set(self.rewards, title, tasks.items)
+        if self.stored is not None:
+            self.stored.check(tasks.items)
         with Computing.chosen(policy.model).in_force():
             return evaluate_tasks(
                 self.setup.episodes(settled.config, self.sampling),
@@ -138,9 +144,9 @@ class _Scoring:
     def compared(self, result: Evaluation, theirs: Mapping[str, ScoredGroup] | None) -> Evaluation:
         """The evaluation with the win rate against the answers of another model; None: against those in a file."""
         if theirs is None:
-            assert self.config.against is not None
+            assert self.stored is not None
             assert self.rewards is not None
-            theirs = stored_answers(self.config.against, result.groups, self.policy, self.rewards)
+            theirs = self.stored.scored(result.groups, self.policy, self.rewards)
         return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from reinlm.rollouts.engines import ready_to_sample
 from reinlm.rollouts.groups import Sampled, token_ends_of
 from reinlm.rollouts.unrewarded import FAILED, environment_errors, in_words, remedy, unrewarded
 from reinlm.training.choosing import Choosing
-from reinlm.training.gold import gold_metrics, with_gold
+from reinlm.training.gold import check_gold_scores, gold_metrics, score_gold, with_gold
 from reinlm.training.sampled import usage_metrics
 
 MAX_NEW_TOKENS = "evaluation.max_new_tokens"
@@ -258,7 +258,9 @@ class Evaluator:
             if self.gold is not None:
                 groups = [group.group for group in found.groups]
                 ends = token_ends_of(episodes)
-                gold = self.gold.score(groups, replace(state or TrainerState(), evaluating=True), token_ends=ends)
+                gold = score_gold(self.gold, groups, replace(state or TrainerState(), evaluating=True), ends)
+                if not state or not state.global_step:
+                    check_gold_scores(name, gold)
                 rows, measured = with_gold(rows, gold.groups), measured | gold_metrics(gold, self.gold.names)
             metrics |= {f"eval/{name}/{key}": value for key, value in measured.items()}
             samples = samples or rows

@@ -13,9 +13,11 @@ from typing import Any
 from pydantic import Field, field_serializer, field_validator
 
 from reinlm.config import Config, build
+from reinlm.errors import ReinlmError, RunError
 from reinlm.loop import Callback, Control, Evaluated
-from reinlm.records import ScoredGroup, total, unweighted
-from reinlm.rewards import RewardConfig, Scored
+from reinlm.records import RolloutGroup, ScoredGroup, total, unweighted
+from reinlm.rewards import RewardConfig, RewardSet, Scored, TrainerState
+from reinlm.rewards.calls import TokenEnds
 from reinlm.rewards.spec import read_spec, write_spec
 from reinlm.training.sampled import usage_metrics
 
@@ -52,6 +54,26 @@ class GoldConfig(Config):
         """The gold functions with the settings of the rewards that are trained on."""
         settings = {} if beside is None else {name: getattr(beside, name) for name in beside.model_fields_set}
         return build(RewardConfig, {**settings, "functions": self.reward})
+
+
+def score_gold(
+    rewards: RewardSet, groups: Sequence[RolloutGroup], state: TrainerState, token_ends: TokenEnds
+) -> Scored:
+    """The gold functions' scores; an error says that it is theirs."""
+    try:
+        return rewards.score(groups, state, token_ends=token_ends)
+    except ReinlmError as error:
+        raise type(error)(f"gold: {error.message}", hint=error.hint) from error
+
+
+def check_gold_scores(name: str, scored: Scored) -> None:
+    """Raise RunError where the functions gave no answer to an evaluation set a score, and none of them failed."""
+    events = [item for group in scored.groups for item in group.events]
+    if not sum(scored.failures.values()) and all(total(item) is None for item in events):
+        raise RunError(
+            f"evaluation set {name}: the gold functions gave no answer a score, so that nothing can be watched",
+            hint="have one of gold.reward give a number, not None, or leave gold out",
+        )
 
 
 def gold_metrics(scored: Scored, names: Sequence[str]) -> dict[str, float]:

@@ -168,12 +168,12 @@ def _evaluation_tasks(
     }
 
 
-def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task]) -> None:
-    """Raise InputError, with the name of the evaluation set, where a reward needs a column that it lacks."""
+def check_set(rewards: RewardSet, name: str, tasks: Sequence[Task], key: str = "") -> None:
+    """Raise InputError, with the set's name and the key of the rewards, where a reward needs a column that it lacks."""
     try:
         rewards.check(tasks)
     except InputError as error:
-        raise InputError(f"evaluation set {name!r}: {error.message}", hint=error.hint) from error
+        raise InputError(f"evaluation set {name!r}: {key}{error.message}", hint=error.hint) from error
 
 
 def refuse_orders(config: RunVerbConfig) -> None:

@@ -107,7 +107,7 @@ class RLSession(Session):
         config = self.config
         if self.gold is not None:
             for name, items in sets.items():
-                check_set(self.gold, name, items)
+                check_set(self.gold, name, items, "gold: ")
         disable_dropout(self.policy.model)
         copied = following_model(config, self.policy)
         sampled = self.policy if copied is None else replace(self.policy, model=cast("PreTrainedModel", copied.model))

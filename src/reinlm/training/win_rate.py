@@ -61,38 +61,54 @@ def win_rate_metrics(ours: Sequence[ScoredGroup], theirs: Mapping[str, ScoredGro
     }
 
 
-def stored_answers(
-    file: str, ours: Sequence[ScoredGroup], policy: Policy, rewards: RewardSet
-) -> dict[str, ScoredGroup]:
-    """The answers in a file (rows with prompt and completion, as `output` of eval writes them) to the tasks of groups, with
-    their rewards. An answer may be empty. Its tokens are those of the policy's tokenizer.
+class StoredAnswers:
+    """The answers in a file (rows with prompt and completion, as `output` of eval writes them), by their prompt. An answer may be
+    empty.
 
-    Raises InputError for a row without prompt or completion, and where a task has no answer there.
+    Raises InputError for a file that is not there, a row without prompt or completion, and rows of several models.
     """
-    if not Path(file).is_file():
-        raise InputError(
-            f"against: no such file: {file}", hint="give a model, a run, or a file that eval --output wrote"
-        )
-    known: dict[str, list[Any]] = {}
-    for row in load_rows(file).items:
-        if any(not isinstance(row.columns.get(name), str | list) for name in ("prompt", "completion")):
-            raise InputError(f"against: {row.where} needs prompt and completion, each text or messages")
-        known.setdefault(_key(row.columns["prompt"]), []).append(row.columns["completion"])
-    missing = [group.group.task for group in ours if _key(group.group.task.content) not in known]
-    if missing:
-        raise InputError(
-            f"against: {file} has no answer to {len(missing)} of {len(ours)} prompts, the first: {missing[0].id}",
-            hint="a row has prompt and completion; evaluate the other model on this set with output=FILE",
-        )
-    groups = []
-    for group in ours:
-        first = group.group.rollouts[0].segments[0]
-        prompt = first.token_ids[: int(first.positions[0])]
-        answers = known[_key(group.group.task.content)]
-        groups.append(
-            RolloutGroup(group.group.task, tuple(_rollout(group.group.task, prompt, one, policy) for one in answers))
-        )
-    return {group.group.task.id: group for group in rewards.score(groups, TrainerState(evaluating=True)).groups}
+
+    def __init__(self, file: str) -> None:
+        if not Path(file).is_file():
+            raise InputError(
+                f"against: no such file: {file}", hint="give a model, a run, or a file that eval --output wrote"
+            )
+        self.file = file
+        self._known: dict[str, list[Any]] = {}
+        models: dict[str, None] = {}
+        for row in load_rows(file).items:
+            if any(not isinstance(row.columns.get(name), str | list) for name in ("prompt", "completion")):
+                raise InputError(
+                    f"against: {row.where} needs prompt and completion, each text or messages",
+                    hint="evaluate the other model with output=FILE, or write rows with both columns",
+                )
+            self._known.setdefault(_key(row.columns["prompt"]), []).append(row.columns["completion"])
+            models[str(row.columns.get("model", ""))] = None
+        if len(models) > 1:
+            raise InputError(
+                f"against: {file} holds answers of several models: {', '.join(filter(None, models))}",
+                hint="keep the rows of one of them (the column model)",
+            )
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raise InputError where a task has no answer here."""
+        missing = [task for task in tasks if _key(task.content) not in self._known]
+        if missing:
+            raise InputError(
+                f"against: {self.file} has no answer to {len(missing)} of {len(tasks)} prompts, the first: {missing[0].id}",
+                hint="a row has prompt and completion; evaluate the other model on this set with output=FILE",
+            )
+
+    def scored(self, ours: Sequence[ScoredGroup], policy: Policy, rewards: RewardSet) -> dict[str, ScoredGroup]:
+        """The answers to the tasks of groups, with their rewards, by the id of the task. Their tokens are those of the policy's
+        tokenizer."""
+        groups = []
+        for group in ours:
+            task, first = group.group.task, group.group.rollouts[0].segments[0]
+            prompt = first.token_ids[: int(first.positions[0])]
+            answers = self._known[_key(task.content)]
+            groups.append(RolloutGroup(task, tuple(_rollout(task, prompt, one, policy) for one in answers)))
+        return {group.group.task.id: group for group in rewards.score(groups, TrainerState(evaluating=True)).groups}
 
 
 def _rollout(task: Task, prompt: Array, answer: Any, policy: Policy) -> Rollout:
