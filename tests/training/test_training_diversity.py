@@ -29,12 +29,12 @@ def group(name: str, *answers: Content) -> ScoredGroup:
 
 
 def test_figures_of_two_prompts() -> None:
-    """Words "a b" | "a c" and "d" | "d": 4 of 6 differ, both pairs of words do. Similarity 1/5 and 1, entropy log 2 and 0."""
+    """Words "a b" | "a c" and "d" | "d": 4 of 6 differ, both pairs of words do. Similarity 1/5 and 1, entropy log 2 twice."""
     assert diversity_metrics([group("x", "a b", "a c"), group("y", "d", " d ")]) == {
         "distinct_1": pytest.approx(4 / 6),
         "distinct_2": 1.0,
         "similarity": pytest.approx((1 / 5 + 1) / 2),
-        "answer_entropy": pytest.approx(math.log(2)),  # answers are compared letter by letter: "d" is not " d "
+        "answer_entropy": pytest.approx(math.log(2)),  # "d" and " d " differ as answers, not in words
     }
 
 
@@ -67,6 +67,7 @@ def test_an_evaluation_reports_it_where_it_is_asked_for() -> None:
     assert set(shown) == {"accuracy", *FIGURES}
     value = table["second", "data"].metrics["similarity"]
     assert shown["similarity"][2] == ("second", f"{value:.4g}")
+    assert table._repr_html_().count("95 % intervals") == 1  # these figures have none
     assert not set(FIGURES) & set(reinlm.evaluate(models["first"], ROWS[:5], samples=4, **HOW).metrics)
 
 

@@ -101,7 +101,12 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
         return "\n\n".join([*map(text_table, self.tables().values()), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(html_table(table, '95 % intervals') for table in self.tables().values())}</div>"
+        return f"<div>{''.join(html_table(table, caption(title)) for title, table in self.tables().items())}</div>"
+
+
+def caption(title: str) -> str:
+    """What stands over the table of a figure."""
+    return "diversity" if title in FIGURES else "95 % intervals"
 
 
 def _answers(one: Evaluation) -> int:
