@@ -98,11 +98,31 @@ for _kind in (_Loader, _FastLoader, _Dumper, _FastDumper):
 def parse_yaml(text: str, source: str) -> Any:
     """Read YAML, with `1e-6` as a number; an `InputError` names `source` and the line where it is malformed."""
     try:
-        return _read(yaml.load, text)
+        tree = _read(yaml.load, text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
         raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
+    if (word := _colon_without_space(tree)) is not None:
+        name, _, value = word.partition(":")
+        raise InputError(
+            f"{source}: {word!r} is one word to YAML", hint=f"write a space after the colon: {name}: {value}"
+        )
+    return tree
+
+
+_JOINED = re.compile(r"[A-Za-z_]\w*:[^\s:/\\]+")
+"""A name, a colon and a value without a space; neither a place such as file.py:NAME nor an address."""
+
+
+def _colon_without_space(tree: Any) -> str | None:
+    """A key without a value that is `name:value`, such as YAML makes of `{beta:0.1}`."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if value is None and isinstance(key, str) and _JOINED.fullmatch(key):
+                return key
+    parts: Iterable[Any] = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    return next((found for part in parts if (found := _colon_without_space(part)) is not None), None)
 
 
 def dump_yaml(tree: Any, *, one_line: bool = False) -> str:
@@ -225,7 +245,8 @@ def validation_message(kind: type[BaseModel], error: ValidationError) -> InputEr
     # A misspelt key is often the reason why another one is missing: it comes first.
     first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
-    where = ".".join(path) or kind.__name__
+    whole = "" if getattr(kind, "verb", "") else kind.__name__
+    where = ".".join(path) or whole
     if first["type"] == "extra_forbidden":
         known = _fields(kind, path[:-1])
         near = nearest(path[-1], known)
@@ -250,7 +271,7 @@ def validation_message(kind: type[BaseModel], error: ValidationError) -> InputEr
     given = first.get("input")
     plain = isinstance(given, str | int | float | list | tuple | None)
     shown = f" (given: {_short(given)})" if plain else ""
-    return InputError(f"{where}: {message}{shown}")
+    return InputError(f"{where}: {message}{shown}" if where else message)
 
 
 _TAG = re.compile(r"str|int|float|bool|(dict|list|tuple)\[.*\]")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
-
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None, float | None]:
     """Mean of independent values, and Student's interval of it; both ends are None for a single value.
@@ -55,19 +53,11 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
 def interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Wilson's 95 % interval for the share of 1 among 0 and 1, with answers to one prompt counted as one cluster. A tie is ½.
 
-    The effective number of answers is p(1 - p) over the variance that the prompts' means show, at least the number of
-    prompts and at most the number of answers. Answers that are all alike, or all to one prompt, show no variance to go
-    by: each prompt counts once.
+    See `reinlm.objectives.intervals.wilson_interval`.
     """
-    total = sum(map(len, rows))
-    p = sum(map(sum, rows)) / total
-    prompts = len(rows)
-    spread = sum((sum(row) - p * len(row)) ** 2 for row in rows) / total**2
-    if prompts > 1:
-        spread *= prompts / (prompts - 1)
-    shows_nothing = prompts == 1 or p in (0.0, 1.0)
-    effective = prompts if shows_nothing else p * (1 - p) / spread if spread > 0 else total
-    n = min(max(effective, prompts), total)
-    center = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return (center - half if p > 0.0 else 0.0), (center + half if p < 1.0 else 1.0)
+    import torch
+
+    from reinlm.objectives.intervals import wilson_interval  # it loads torch
+
+    sums, counts = [float(sum(row)) for row in rows], [float(len(row)) for row in rows]
+    return wilson_interval(torch.tensor(sums, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64))

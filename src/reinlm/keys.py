@@ -148,6 +148,10 @@ def key_hint(path: Sequence[str], value: Any = None, *, verb: str) -> str | None
         return hint
     if places and (hint is None or len(places) == 1):
         return f"the key is {' or '.join(places[:3])}"
+    if hint is None and isinstance(value, Mapping):
+        inside = {name: locate(str(name), verb) for name in value}
+        said = [f"{here}.{name} is {found[0]}" for name, found in inside.items() if len(found) == 1]
+        return "; ".join(said) or None
     return hint
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from data_tokenizers import build_tokenizer
 
 from reinlm.data import JudgedDataConfig, load_judged
-from reinlm.data.preference_checks import describe, similarity
+from reinlm.data.preference_checks import circles, describe, similarity
 from reinlm.errors import InputError
 
 PLAIN = build_tokenizer()
@@ -28,6 +30,10 @@ def load(rows, max_tokens=None, **options):
         ([pair("42</s>", "42")], "data[0]: two of its answers have the same tokens"),
         ([{"prompt": "1", "answers": ["2", "3", "2"]}], "data[0]: the ranking repeats an answer"),
         ([pair("42", "41"), pair("1", "2"), pair("41", "42")], "data[0]: the same pair is judged both ways, also in data[2]"),
+        (
+            [pair("42", "41"), pair("1", "2"), pair("41", "42", tie=True)],
+            "data[0]: the same pair is judged a tie and no tie, also in data[2]",
+        ),
         (
             [{"prompt": "1", "completion": "2", "label": label} for label in (True, False)],
             "data[0]: the same answer has both labels, also in data[1]",
@@ -50,6 +56,46 @@ def test_what_contradicts_itself_stops_the_run_or_is_left_out_and_counted(rows, 
 
 def test_ties_in_both_orders_contradict_nothing():
     assert len(load([pair("42", "41", tie=True), pair("41", "42", tie=True)])) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([pair("1", "2"), pair("2", "3"), pair("1", "3")], []),
+        ([pair("7", "8"), pair("1", "2"), pair("2", "3"), pair("3", "1"), pair("3", "4")], [1, 2, 3]),
+        ([pair("1", "2"), pair("2", "3"), pair("3", "1", prompt="9=")], []),
+        ([pair("1", "2", tie=True), pair("2", "3", tie=True), pair("1", "3")], [0, 1, 2]),
+        ([pair("1", "2", tie=True), pair("2", "3", tie=True), pair("3", "1", tie=True)], []),
+        ([{"prompt": "1=", "answers": ["5", "6", "7"]}, {"prompt": "1=", "answers": ["7", "8", "5"]}], [0, 1]),
+    ],
+)
+def test_judgements_that_go_in_a_circle_are_counted_with_examples(rows, found):
+    judged = load(rows)
+    assert circles(judged) == found
+    lines = [line for line in describe(judged) if line.startswith("circles: ")]
+    assert len(lines) == bool(found)
+    if found:
+        assert lines[0].startswith(f"circles: {len(found)} of {len(rows)} {judged.kind} contradict")
+        assert f"such as data[{found[0]}], data[{found[1]}]" in lines[0]
+
+
+def test_a_long_chain_is_followed_without_recursion():
+    answers = [str(1000 + number) for number in range(3000)]
+    rows = [pair(better, worse) for better, worse in itertools.pairwise(answers)]
+    assert circles(load(rows)) == []
+    assert len(circles(load([*rows, pair(answers[-1], answers[0])]))) == 3000
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "expected"),
+    [
+        ("7", "77", 1 / 2),  # 7 </s> against 7 7, 7 </s>
+        ("7", "8", 0.0),
+        ("77777", "7777", 3 / 4),  # one trigram, 3 and 2 times, with one that ends the answer
+    ],
+)
+def test_short_and_repeating_answers_are_alike_only_as_far_as_they_are_equal(chosen, rejected, expected):
+    assert similarity(load([pair(chosen, rejected)])).tolist() == pytest.approx([expected])
 
 
 def test_similarity_is_the_share_of_common_trigrams():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -94,7 +96,7 @@ def test_a_ranking_stands_best_first_and_keeps_its_ties():
     assert [answer for _, answer in sides(judged)] == ["2</s>", "two</s>", "3</s>"]
     assert judged.rank.tolist() == [0, 0, 1]
     assert load([{"prompt": "1+1=", "answers": ["2", "3"]}]).rank.tolist() == [0, 1]
-    assert load([{**PAIR, "tie": True}, {**PAIR, "tie": False}]).rank.tolist() == [0, 0, 0, 1]
+    assert load([{**PAIR, "tie": True}, {**PAIR, "prompt": "1+2=", "tie": False}]).rank.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("ranks", [[0.9, 0.1], [0, 1], [-1, 2], [1.5, 1.5]])
@@ -207,3 +209,16 @@ def test_units_are_numbered_without_a_gap():
     with pytest.raises(ValueError, match="3 units and 4 ranks for 4 sequences"):
         Judged("pairs", judged.examples, unit=np.array([0, 0, 1]), ids=["a", "b"], rank=judged.rank)
     assert torch.equal(judged.batch([0]).layout.group_of_episode, torch.tensor([0, 0]))
+
+
+def test_a_margin_that_some_rows_lack_is_refused_with_the_row_that_lacks_it():
+    rows: list[dict[str, Any]] = [
+        {**PAIR, "margin": 1.0},
+        {**PAIR, "prompt": "1+2="},
+        {**PAIR, "prompt": "1+3=", "margin": None},
+    ]
+    with pytest.raises(InputError, match=r"data\[1\]: column 'margin' is missing, which other rows have") as caught:
+        load(rows)
+    assert str(caught.value.hint).startswith("give it in every row, or in none")
+    with pytest.raises(InputError, match=r"data\[2\]: column 'margin' is null, which other rows have"):
+        load([rows[0], {**rows[0], "prompt": "1+2="}, rows[2]])

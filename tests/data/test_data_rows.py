@@ -11,6 +11,8 @@ import pytest
 
 from reinlm.config import build
 from reinlm.data import DataConfig, load_rows
+from reinlm.data.columns import text_column
+from reinlm.data.rows import BadRow, Row, counted
 from reinlm.errors import InputError
 
 GOOD = {"prompt": "good"}
@@ -37,7 +39,7 @@ BAD_ROWS: list[tuple[Any, str]] = [
     ("a", "not an object but text"),
     (None, "not an object but null"),
     ({"question": "a"}, r"column 'prompt' is missing \(columns: question\)"),
-    ({"prompt": None}, "column 'prompt' is missing"),
+    ({"prompt": None}, "column 'prompt' is null"),
     ({"prompt": ""}, "column 'prompt' is empty"),
     ({"prompt": " \n"}, "column 'prompt' is empty"),
     ({"prompt": 3}, "column 'prompt' is neither text nor chat messages but int"),
@@ -264,3 +266,15 @@ def test_importing_data_loads_no_heavy_library():
     code = f"import sys, reinlm.data, reinlm.data.arithmetic; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_column_of_null_is_not_called_missing():
+    rows = [Row("data[0]", {"prompt": None}), Row("data[1]", {"other": 1})]
+    with pytest.raises(BadRow, match=r"data\[0\]: column 'prompt' is null"):
+        text_column(rows[0], "prompt")
+    with pytest.raises(BadRow, match=r"data\[1\]: column 'prompt' is missing \(columns: other\)"):
+        text_column(rows[1], "prompt")
+
+
+def test_counts_are_words_of_one_or_several():
+    assert [counted(count, "pairs") for count in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]

@@ -78,6 +78,12 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in rows
     ]
     files: dict[str, Any] = {"pairs": pairs, "held_out": pairs[:8]}
+    models = ("6b_finetuning", "175b_finetuning")
+    files["gsm8k_model_solutions"] = [
+        {"question": row["question"]}
+        | {name: {"solution": f"{row['answer']}{n}", "is_correct": n == 0} for n, name in enumerate(models)}
+        for row in rows
+    ]
     files |= {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")

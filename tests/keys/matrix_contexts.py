@@ -314,6 +314,7 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "evaluation": {"data": {"eval": {"path": "rated_twice.jsonl"}}},
         },
         "optimizer.max_skipped": {"data": {"path": "far.jsonl"}},
+        "training.micro_batch_tokens": {"optimizer": {"name": "sgd"}},  # adamw divides by gradients that are rounding alone
         "run.rollouts_max": {},
         "loss.top": {"data": {"path": "ranked.jsonl"}},
         "loss.tie": {"data": {"path": "tied.jsonl"}},

@@ -10,10 +10,12 @@ import pytest
 
 import reinlm
 from reinlm.cli import main
-from reinlm.config import apply_overrides
+from reinlm.config import apply_overrides, build, parse_yaml
 from reinlm.errors import InputError
 from reinlm.models import character_tokenizer, save_policy, tiny_model
 from reinlm.models.loading import load_policy
+from reinlm.training.dpo_config import DPOConfig
+from reinlm.training.rejection.config import RFTConfig
 
 RL = "rl"
 SFT = "sft"
@@ -151,3 +153,35 @@ def test_a_configuration_object_of_another_library_is_answered() -> None:
     for name in ("args", "config"):
         with pytest.raises(InputError, match="options are sections here"):
             train(recipe=SETTINGS[RL], **{name: GRPOConfig()})
+
+
+@pytest.mark.parametrize(
+    ("tree", "hint"),
+    [
+        ({"dpo": {"beta": 0.2}}, "dpo.beta is algorithm.beta"),
+        ({"columns": {"prompt": "question"}}, "the key is data.columns"),
+        ({"data": {"path": "p.jsonl", "max_tokens": 8}}, "the key is max_tokens"),
+    ],
+)
+def test_a_key_of_dpo_in_another_place_is_named_where_it_belongs(tree: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build(DPOConfig, {"model": "m", "data": "p.jsonl", **tree})
+    assert caught.value.hint == hint
+
+
+def test_a_contradiction_of_a_whole_recipe_is_said_without_the_name_of_a_class() -> None:
+    given = {"model": "m", "data": "p.jsonl", "reward": "exact_match", "keep": {"rule": "above", "count": 2}}
+    with pytest.raises(InputError) as caught:
+        build(RFTConfig, given)
+    assert caught.value.message.startswith("keep.count 2 has no effect")
+
+
+@pytest.mark.parametrize("text", ["{beta:0.1}", "a: [{b: {base:dpo}}]"])
+def test_a_colon_of_yaml_without_a_space_is_named(text: str) -> None:
+    with pytest.raises(InputError, match=r"here: '(beta:0\.1|base:dpo)' is one word to YAML") as caught:
+        parse_yaml(text, "here")
+    assert caught.value.hint in ("write a space after the colon: beta: 0.1", "write a space after the colon: base: dpo")
+    assert parse_yaml("{mine.py:score: null, 'http://x/y': null}", "here") == {
+        "mine.py:score": None,
+        "http://x/y": None,
+    }

@@ -185,7 +185,7 @@ def test_mistakes_with_frames(bench: Bench) -> None:
         "no column 'prompt'": pandas.DataFrame({"query": TEXTS}),
         "a Series is one column": pandas.Series(TEXTS),
         "no rows": pandas.DataFrame({"prompt": []}),
-        r"data\[1\]: column 'prompt' is missing": pandas.DataFrame({"prompt": ["1+1=", None]}),
+        r"data\[1\]: column 'prompt' is null": pandas.DataFrame({"prompt": ["1+1=", None]}),
     }
     for message, data in wrong.items():
         with pytest.raises(reinlm.InputError, match=message) as caught:

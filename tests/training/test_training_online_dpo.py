@@ -359,3 +359,30 @@ def test_a_run_says_what_it_samples(tmp_path: Path, capsys: pytest.CaptureFixtur
     saved_config = (tmp_path / "run" / "config.yaml").read_text()
     assert "choose: best_worst" in saved_config
     assert json.loads((tmp_path / "run" / "run.json").read_text())["kind"] == "dpo"
+
+
+FAILING = """
+class Failing:
+    def reset(self, task):
+        self.wrong = task.id == "data[0]"
+        return None
+
+    def step(self, action):
+        if self.wrong:
+            raise ValueError("no such room")
+        return None, 1.0 * len(action.text), True, False, {}
+"""
+
+
+def test_a_failure_of_the_environment_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    with trainer(
+        tmp_path / "run",
+        reward=None,
+        environment=f"{tmp_path / 'failing.py'}:Failing",
+        rollout={"on_environment_error": "skip", "batch_size": 64},
+        quiet=False,
+    ) as made:
+        made.step()
+    said = capsys.readouterr().err
+    assert "note: step 1: 4 episodes ended by an error, the first: " in said and "no such room" in said

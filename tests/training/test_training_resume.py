@@ -42,6 +42,8 @@ PRELOADED = (
     "reinlm.cli",
     "reinlm.training.rl",
     "reinlm.training.sft",
+    "reinlm.training.dpo_session",
+    "reinlm.training.reward_session",
     "reinlm.insight.report",
     "transformers.generation.utils",
     "transformers.models.gpt2.modeling_gpt2",
@@ -130,7 +132,7 @@ class Killer:
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, list[str]]:
-    """The command lines of an sft run, an rl run, and one that samples ahead, whose every part leaves a trace in the state."""
+    """The command lines of runs of each verb, one of rl sampling ahead, whose every part leaves a trace in the state."""
     model = str(saved_model(tmp_path / "model"))
     held_out = {"data": {"small": str(jsonl(tmp_path / "held_out.jsonl", HELD_OUT))}, "every": 3, "max_new_tokens": 4}
     shared: dict[str, Any] = {"model": model, "run": {"save_every": 2, "keep_last": 2}, "seed": 3}
@@ -167,8 +169,28 @@ def tasks(tmp_path: Path) -> dict[str, list[str]]:
         "rollout": {"group_size": 4, "batch_size": 16, "max_new_tokens": 4},
         "training": {"steps": 3, "batch_size": 8},
     }
+    judged = {name: sft[name] for name in ("model", "run", "seed", "optimizer")}
+    pairs = [{"prompt": row["prompt"], "chosen": row["answer"], "rejected": f"{row['answer']}="} for row in ROWS]
+    rated = [
+        {"prompt": row["prompt"], "completion": str(n % 7), "ratings": {"true": n % 3, "short": n % 2}}
+        for n, row in enumerate(ROWS)
+    ]
+    every = {"every": 3}
+    dpo = judged | {
+        "data": str(jsonl(tmp_path / "pairs.jsonl", pairs)),
+        "evaluation": every | {"data": {"held": str(jsonl(tmp_path / "held_pairs.jsonl", pairs[:7]))}},
+        "training": {"steps": 16, "batch_size": 8, "dropout": True, "reference_cache": str(tmp_path / "cache")},
+    }
+    reward = judged | {
+        "data": str(jsonl(tmp_path / "rated.jsonl", rated)),
+        "evaluation": every | {"data": {"held": str(jsonl(tmp_path / "held_rated.jsonl", rated[:7]))}},
+        "training": {"steps": 16, "batch_size": 8, "length": "term"},
+        "head": {"members": 2, "spread_penalty": 0.5, "dropout": 0.1, "weights": {"true": 1.0, "short": 0.5}},
+    }
+    recipes = {"sft": sft, "rl": rl, "ahead": ahead, "rft": rft, "dpo": dpo, "reward": reward}
     words = {}
-    for name, verb, recipe in (("sft", "sft", sft), ("rl", "rl", rl), ("ahead", "rl", ahead), ("rft", "rft", rft)):
+    for name, recipe in recipes.items():
+        verb = "rl" if name == "ahead" else name
         (tmp_path / f"{name}.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
         words[name] = [verb, str(tmp_path / f"{name}.yaml")]
     return words
@@ -183,13 +205,8 @@ def assert_same_run(interrupted: Path, whole: Path) -> None:
     for checkpoint in sorted((whole / "checkpoints").glob("step_*")):
         _assert_same_checkpoint(interrupted / "checkpoints" / checkpoint.name, checkpoint)
     assert os.readlink(interrupted / "checkpoints" / "best") == os.readlink(whole / "checkpoints" / "best")
-    assert _names(interrupted / "rollouts") == _names(whole / "rollouts")
-    for file in (whole / "rollouts").iterdir():
-        assert (interrupted / "rollouts" / file.name).read_bytes() == file.read_bytes()
-    for file in sorted((whole / "samples").rglob("*")):
-        same = interrupted / file.relative_to(whole)
-        assert file.is_dir() or file.name.endswith(".state.json") or same.read_bytes() == file.read_bytes()
-    assert (interrupted / "samples.json").read_bytes() == (whole / "samples.json").read_bytes()
+    for folder in ("rollouts", "samples", "samples.json"):
+        assert _contents(interrupted / folder) == _contents(whole / folder)
     assert _summary(interrupted) == _summary(whole)
 
 
@@ -197,8 +214,19 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def _contents(path: Path) -> dict[str, bytes]:
+    """By name the files of a folder, or the file itself; nothing where there is none."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in files
+        if file.is_file() and not file.name.endswith(".state.json")
+    }
+
+
 def _assert_same_checkpoint(found: Path, expected: Path) -> None:
-    for name in ("model.safetensors", "trainer_state.safetensors"):
+    assert _names(found) == _names(expected)
+    for name in (file.name for file in expected.glob("*.safetensors")):
         ours, theirs = load_file(found / name), load_file(expected / name)
         assert ours.keys() == theirs.keys()
         for key, tensor in theirs.items():
@@ -229,7 +257,7 @@ def whole_run(words: list[str], folder: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ tests
 
 
-@pytest.mark.parametrize("kind", ["sft", "rl", "ahead", "rft"])
+@pytest.mark.parametrize("kind", ["sft", "rl", "ahead", "rft", "dpo", "reward"])
 def test_a_run_killed_twice_ends_as_the_uninterrupted_one(kind: str, tasks: Any, tmp_path: Path) -> None:
     whole = whole_run(tasks[kind], tmp_path / "whole")
     killer = Killer("forkserver", tasks[kind], tmp_path / "killed", seed=1, jitter=0.05)
@@ -252,7 +280,9 @@ def _moments(last: int, noise: random.Random) -> Iterator[tuple[Moment, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24), ("rft", 24)])
+@pytest.mark.parametrize(
+    ("kind", "last"), [("sft", 30), ("rl", 24), ("ahead", 24), ("rft", 24), ("dpo", 16), ("reward", 16)]
+)
 def test_a_run_killed_twenty_times_ends_as_the_uninterrupted_one(
     kind: str, last: int, tasks: Any, tmp_path: Path
 ) -> None:

@@ -26,10 +26,12 @@ from reinlm.models import (
     tiny_model,
 )
 from reinlm.objectives import auc
+from reinlm.objectives.intervals import wilson_interval
 from reinlm.runs import read_metrics, without_clocks
 from reinlm.training.reward_config import RewardLossConfig
 from reinlm.training.reward_loss import UnitTargets, settled_loss, unit_losses
 from reinlm.training.reward_report import held_out_figures
+from reinlm.training.reward_tables import held_out_tables
 from reinlm.training.reward_training import BalancedOrder
 
 SETTINGS: dict[str, Any] = {
@@ -231,6 +233,64 @@ def test_figures_of_pairs_by_hand() -> None:
     differences = np.array([1.0, -0.2, 0.0, 1.3])
     expected = np.mean((1 - 1 / (1 + np.exp(-differences))) ** 2)
     assert found["brier"] == pytest.approx(expected)
+
+
+def test_tables_of_held_out_pairs_by_hand() -> None:
+    rows = [
+        {"prompt": "1=", "chosen": "777", "rejected": "3", "kind": "a"},
+        {"prompt": "1=", "chosen": "77", "rejected": "33", "kind": "a"},
+        {"prompt": "2=", "chosen": "7", "rejected": "333", "kind": "b"},
+    ]
+    data = judged(rows, slices=["kind"])
+    score = torch.tensor([2.0, 0.0, 0.0, 0.1, 1.0, 1.0])
+    tables = held_out_tables(data, score)
+    assert (tables["kind"], tables["cases"], tables["prompts"]) == ("pairs", 3, 2)
+    first, last = tables["reliability"]  # σ(0.1) and σ(0) in the first bin: one wrong, one equal; σ(2) in another
+    assert (first["from"], first["cases"], first["mean"]) == (0.5, 2, 0.25)
+    assert first["predicted"] == pytest.approx((0.5 + 1 / (1 + np.exp(-0.1))) / 2)
+    assert (last["from"], last["to"], last["mean"]) == pytest.approx((0.85, 0.9, 1.0))
+    assert [(row["difference"], row["mean"]) for row in tables["by_length"]] == [(-2.0, 0.5), (0.0, 0.0), (2.0, 1.0)]
+    assert [(row["value"], row["mean"], row["cases"]) for row in tables["by_slice"]["kind"]] == [
+        ("a", 0.5, 2),
+        ("b", 0.5, 1),
+    ]
+    found = held_out_figures(data, score, torch.zeros(6), torch.ones(3))
+    assert found["accuracy"] == 0.5
+    # the two pairs of the first prompt are one cluster of sum 1, the third is one of sum ½
+    assert (found["accuracy_low"], found["accuracy_high"]) == wilson_interval(
+        torch.tensor([1.0, 0.5]), torch.tensor([2.0, 1.0])
+    )
+    assert found["accuracy/kind=b"] == 0.5
+    assert found["accuracy_low/kind=b"] < 0.5 < found["accuracy_high/kind=b"]
+
+
+def test_labels_are_measured_against_the_chance_that_an_answer_is_good() -> None:
+    data = judged([{"prompt": f"{n}=", "completion": "7", "label": n < 2} for n in range(4)])
+    tables = held_out_tables(data, torch.tensor([3.0, -1.0, -1.0, -3.0]))
+    assert "by_length" not in tables
+    assert [(round(row["from"], 6), row["mean"], row["cases"]) for row in tables["reliability"]] == [
+        (0.0, 0.0, 1), (0.2, 0.5, 2), (0.9, 1.0, 1)
+    ]  # fmt: skip
+    assert held_out_tables(judged([{"prompt": "1=", "completion": "7", "rating": 2.0}]), torch.ones(1)) == {}
+
+
+def test_an_evaluation_leaves_its_tables_and_the_gap_with_intervals(tmp_path: Path) -> None:
+    held_out = {"path": pairs(40, seed=1), "slices": ["kind"]}
+    result = train(tmp_path, pairs(60), training={"steps": 2}, eval_data={"test": held_out})
+    tables = json.loads((result.folder / "held_out.json").read_text())
+    assert tables["step"] == 2
+    assert sum(row["cases"] for row in tables["sets"]["test"]["reliability"]) == 40
+    after = result.summary["after"]
+    for name in ("gap_accuracy", "gap_loss"):
+        assert after[f"test/{name}_low"] < after[f"test/{name}"] < after[f"test/{name}_high"]
+    page = (result.folder / "report.html").read_text()
+    for heading in (
+        "Held-out judgements: test",
+        "Reliability",
+        "Accuracy against length difference",
+        "Accuracy by kind",
+    ):
+        assert heading in page
 
 
 def test_a_ranking_of_two_costs_what_the_pair_costs_and_a_margin_is_scaled() -> None:

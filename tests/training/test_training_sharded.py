@@ -14,14 +14,17 @@ import torch
 pytestmark = pytest.mark.no_cover
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
+JUDGED = Path(__file__).with_name("sharded_judged_worker.py")
 
 
-def run(name: str, folder: Path, ranks: int, checkpoint: Path | None = None) -> list[dict[str, Any]]:
+def run(
+    name: str, folder: Path, ranks: int, checkpoint: Path | None = None, worker: Path = WORKER
+) -> list[dict[str, Any]]:
     """The results of every process."""
     folder.mkdir()
     extra = [str(checkpoint)] if checkpoint else []
     rendezvous = f"file://{folder / 'rendezvous'}"
-    command = [sys.executable, str(WORKER), name, str(folder)]
+    command = [sys.executable, str(worker), name, str(folder)]
     processes = [
         subprocess.Popen(
             [*command, str(rank), str(ranks), rendezvous, *extra],
@@ -62,3 +65,14 @@ def test_two_sharded_processes_are_one_and_their_checkpoint_resumes_in_one(tmp_p
     (resumed,) = run(name, tmp_path / "resumed", 1, checkpoint=tmp_path / "two")
     last = {**alone, "metrics": alone["metrics"][2:], "gradients": alone["gradients"][-len(resumed["gradients"]) :]}
     assert_same(last, resumed)
+
+
+def test_two_sharded_processes_learn_from_judged_answers_as_one_does(tmp_path: Path) -> None:
+    (alone,) = run("judged", tmp_path / "one", 1, worker=JUDGED)
+    first, second = run("judged", tmp_path / "two", 2, worker=JUDGED)
+    assert sum(first["passes"]) > sum(second["passes"]) > 0  # of an odd number of micro-batches the second has one less
+    assert len(alone["gradients"]) == 4  # two steps of dpo, two of a reward model
+    for gradients in alone["gradients"]:
+        assert any(float(gradient.abs().max()) > 1e-3 for gradient in gradients.values())
+    assert_same(alone, first)
+    assert_same(alone, second)

@@ -166,6 +166,10 @@ def require_column(name: str, present: set[str], source: str, option: str) -> No
 
 def missing(row: Row, name: str) -> BadRow:
     """The error of a row without a value in column `name`."""
+    if name in row.columns:
+        return BadRow(
+            row.where, f"column {name!r} is null", "", f"give it a value, or leave column {name!r} out of the data"
+        )
     return BadRow(row.where, f"column {name!r} is missing", f" (columns: {listed(row.columns)})")
 
 

@@ -157,7 +157,7 @@ class JudgedDataConfig(DataConfig):
     """Rows whose `margin` or `strength` is below this are left out and counted: ambiguous judgements."""
     max_similarity: float | None = Field(default=None, gt=0, lt=1)
     """Pairs whose answers are more alike than this are left out and counted: the share of token trigrams that both have, of those
-    that either has."""
+    that either has, each counted as often as it stands."""
     on_long_prompt: Literal["stop", "skip", "cut"] = "stop"  # type: ignore[assignment]
     """A prompt with an answer over the limit of tokens stops the run, is skipped and counted, or has the beginning of its prompt
     left out, of all answers of a row alike; where the answers alone are too long it is skipped. Answers are never cut."""

@@ -84,9 +84,19 @@ def judgement(row: Row, names: Sequence[str], criteria: Sequence[str] | None, *,
         raise BadRow(row.where, what)
     return replace(
         found,
-        margin=None if strength is None else number_column(row, strength),
+        margin=None if strength is None else _strength(row, strength),
         weight=_weight(row),
     )
+
+
+def _strength(row: Row, column: str) -> float:
+    """By how much the better answer is better, in data of which some row says it."""
+    if row.columns.get(column) is None:
+        what = "null" if column in row.columns else "missing"
+        raise BadRow(
+            row.where, f"column {column!r} is {what}", ", which other rows have", "give it in every row, or in none"
+        )
+    return number_column(row, column)
 
 
 def _pair(row: Row, names: Sequence[str]) -> Judgement:

@@ -161,10 +161,15 @@ def drop_long(
     too_many = len(lengths) - len(kept)
     if too_many and (on_long == "stop" or not kept):
         longest = max(range(len(lengths)), key=lengths.__getitem__)
+        more = (
+            "allow more tokens"
+            if what == "prompts"
+            else f"set max_tokens={lengths[longest]} where the context holds as many"
+        )
         raise InputError(
             f"{source}: {too_many} of {len(lengths)} {what} are longer than {limit} tokens "
             f"(the longest, {places[longest]}, has {lengths[longest]})",
-            hint="allow more tokens or take a model with a longer context"
+            hint=f"{more}, or take a model with a longer context"
             + (", or set data.on_long_prompt=skip to leave them out" if kept else ""),
         )
     return kept

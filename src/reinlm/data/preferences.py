@@ -254,7 +254,7 @@ def _filtered(judged: Judged, config: JudgedDataConfig, source: str, skipped: di
         if judged.margin is None:
             raise InputError(
                 f"data.min_margin {config.min_margin:g} reads the column margin or strength, and {source} has neither",
-                hint="map one with columns: {margin: YOUR_COLUMN}",
+                hint="map one with data.columns: {margin: YOUR_COLUMN}",
             )
         kept = judged.margin >= config.min_margin
         skipped[f"margin below {config.min_margin:g}"] = int((~kept).sum())

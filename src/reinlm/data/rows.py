@@ -92,6 +92,11 @@ def tally(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
+def counted(count: int, plural: str) -> str:
+    """`3 pairs`, `1 pair`; for nouns that take an s."""
+    return f"{count} {plural if count != 1 else plural.removesuffix('s')}"
+
+
 def one_line(text: str, width: int = 300) -> str:
     """`text` without line breaks, cut at `width` characters."""
     flat = " ".join(text.split())

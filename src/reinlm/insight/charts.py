@@ -62,6 +62,43 @@ _GOLD = "Held-out reward and gold score"
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
+        "Accuracy on judgements, training and held out",
+        (
+            Series("score/accuracy", "training"),
+            Series("eval/{set}/accuracy", "held out: {set}", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high"),
+        ),
+        unit="pairs, answers or steps",
+        meaning="Share in the right order, or with the right sign; the band is the 95 % interval.",
+        healthy="held-out accuracy rises. Training that leaves it behind means that judgements are memorised.",
+        form="percent",
+        kinds=("reward",),
+    ),
+    Chart(
+        "Loss on judgements, training and held out",
+        (
+            Series("loss", "training"),
+            Series("eval/{set}/loss", "held out: {set}", "eval/{set}/loss_low", "eval/{set}/loss_high"),
+        ),
+        unit="nats per pair, ranking or answer",
+        meaning="The loss that is learned; of ratings a squared error. The band is the 95 % interval.",
+        healthy="falls. Held-out loss that turns upwards means that judgements are memorised.",
+        kinds=("reward",),
+    ),
+    Chart(
+        "Calibration on held-out judgements",
+        (
+            Series("eval/{set}/ece", "{set}: ECE", "eval/{set}/ece_low", "eval/{set}/ece_high"),
+            Series("eval/{set}/brier", "{set}: Brier score", "eval/{set}/brier_low", "eval/{set}/brier_high"),
+        ),
+        unit="error",
+        meaning="How far predicted chances are from what is observed, and their mean squared error; bands are 95 % intervals.",
+        healthy="low. A Brier score of 0.25 is that of a coin.",
+    ),
+    Chart(
+        "Difference of score between a better and a worse answer",
+        (Series("score/margin", "training"),),
+    ),
+    Chart(
         "Held-out accuracy",
         (
             Series("eval/{set}/accuracy", "{set}", "eval/{set}/accuracy_low", "eval/{set}/accuracy_high"),
@@ -270,7 +307,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         "Tokens trained on per second",
         (Series("tokens_per_second", "tokens"),),
-        kinds=("sft", "rft"),
+        kinds=("sft", "rft", "reward"),
     ),
     Chart(
         "Dropped groups, failed rewards, skipped updates",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reinlm.errors import InputError
+from reinlm.insight.points import draw_points
 from reinlm.insight.svg import draw
 
 FRACTIONS = ("accuracy", "greedy", "pass@", "best_of@", "maj@", "clipped_ratio", "frac_")
@@ -20,7 +21,8 @@ FRACTIONS = ("accuracy", "greedy", "pass@", "best_of@", "maj@", "clipped_ratio",
 def render(template: str, **context: Any) -> str:
     """A self-contained page: its style and its one script are in it, and the policy in it allows no other script.
 
-    Templates may call `chart(figure)` for the drawing and `breakable(name)` for a name that may wrap after `/` and `_`.
+    Templates may call `chart(figure)` for the drawing, `plot(figure)` for points with intervals,
+    and `breakable(name)` for a name that may wrap after `/` and `_`.
     """
     from markupsafe import Markup
 
@@ -49,11 +51,15 @@ def _environment() -> Any:
     def chart(figure: Mapping[str, Any]) -> Markup:
         return Markup(draw(figure, described(figure)))  # noqa: S704  draw escapes what it is given
 
+    def plot(figure: Mapping[str, Any]) -> Markup:
+        return Markup(draw_points(figure))  # noqa: S704  draw_points escapes what it is given
+
     loader = jinja2.FileSystemLoader(_templates())
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {
         "breakable": breakable,
         "chart": chart,
+        "plot": plot,
         "points": points,
         "number": number_text,
         "percent": percent,
@@ -111,6 +117,11 @@ def is_number(value: Any) -> bool:
 def percent(value: float) -> str:
     """`95.1 %`."""
     return f"{100 * value:.1f} %"
+
+
+def percent_range(low: float, high: float) -> str:
+    """`93.2–97.0 %`."""
+    return f"{100 * low:.1f}–{percent(high)}"
 
 
 def number_text(value: float) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from reinlm.config import parse_yaml
 from reinlm.errors import InputError
 from reinlm.insight.charts import ROUNDING, charts, split_constant_charts
-from reinlm.insight.page import is_fraction, is_number, number_text, percent, read_json, render
+from reinlm.insight.judgements import read_judgements
+from reinlm.insight.page import is_fraction, is_number, number_text, percent, percent_range, read_json, render
 from reinlm.insight.samples import read_samples
 from reinlm.runs.declarations import Metric, read_metrics_info
 from reinlm.runs.files import write_atomic
@@ -55,8 +56,8 @@ def write_report(
 ) -> Path:
     """Write `report.html` into a run folder and return its path.
 
-    Reads `run.json`, `config.yaml`, `metrics.jsonl`, `metrics_info.json`, `summary.json`, and `samples.json` or
-    `rollouts/`, as far as they exist: the report of a run that has just started or was killed is shorter.
+    Reads `run.json`, `config.yaml`, `metrics.jsonl`, `metrics_info.json`, `summary.json`, `held_out.json`, and `samples.json`
+    or `rollouts/`, as far as they exist: the report of a run that has just started or was killed is shorter.
 
     Args:
         run_folder: a run, or a folder of several runs such as `quickstart/sft` and `quickstart/rl`.
@@ -132,6 +133,7 @@ def _read_stage(path: Path, name: str, metrics: Mapping[str, Metric] | None) -> 
         "last_step": records[-1]["step"] if records else None,
         "charts": drawn,
         "constants": constant,
+        "judgements": read_judgements(path, records),
         "config": text,
         "models": ledger_rows(run["models"]) if run.get("models") else [],
         "setup": _setup(parse_yaml(text, str(config)) or {}, text),
@@ -211,12 +213,8 @@ def _side(summary: Mapping[str, Any], side: str) -> dict[str, dict[str, Any]]:
         name = key.removesuffix(f"_{side}")
         if name != key and is_number(value):
             low_high = summary.get(f"{key}_interval")
-            figures[name] = {"value": value, "around": _interval(*low_high) if low_high else "", "step": None}
+            figures[name] = {"value": value, "around": percent_range(*low_high) if low_high else "", "step": None}
     return figures
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{100 * low:.1f}–{percent(high)}"
 
 
 def _ends(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -242,7 +240,9 @@ def _end_of(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """The mean over some steps, which are named; an interval where there is one step."""
     first, last = records[0], records[-1]
     low, high = (first.get(f"{name}_{end}") for end in ("low", "high"))
-    around = _interval(low, high) if low is not None and high is not None and len(records) == 1 else ""
+    around = ""
+    if low is not None and high is not None and len(records) == 1:
+        around = percent_range(low, high) if is_fraction(name) else f"{low:.3g}–{high:.3g}"
     step = f"step {first['step']:,}" if len(records) == 1 else f"steps {first['step']:,} to {last['step']:,}"
     return {"value": math.fsum(record[name] for record in records) / len(records), "around": around, "step": step}
 

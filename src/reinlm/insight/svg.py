@@ -57,9 +57,9 @@ def draw(chart: Mapping[str, Any], label: str) -> str:
     names = [tick_text(tick, percent=form == "percent") for tick in y_ticks]
     left = 12 + 6.2 * max(map(len, names))
     steps = [x for curve in curves for x in curve["x"]]
-    x_axis = Axis(*_widened(min(steps), max(steps)), left, WIDTH - RIGHT)
+    x_axis = Axis(*widened(min(steps), max(steps)), left, WIDTH - RIGHT)
     y_axis = Axis(y_low, y_high, HEIGHT - BOTTOM, TOP, log)
-    parts = [_grid(y_axis, y_ticks, names, left), _steps(x_axis, min(steps), max(steps))]
+    parts = [grid(y_axis, y_ticks, names, left), _steps(x_axis, min(steps), max(steps))]
     if chart["unit"] not in ("none", ""):
         parts.append(f'<text class="unit" x="2" y="11">{escape(chart["unit"])}</text>')
     parts += _areas(curves, stacked, x_axis, y_axis) if stacked else _lines(chart, x_axis, y_axis)
@@ -130,12 +130,12 @@ def _vertical(
     for bound in near:
         if abs(bound) <= FAR * max(abs(low), abs(high)):
             low, high = min(low, bound), max(high, bound)
-    low, high = _widened(low, high)
+    low, high = widened(low, high)
     found = ticks(low, high)
     return found, found[0], found[-1], False
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
+def widened(low: float, high: float) -> tuple[float, float]:
     """Ends that differ: those of a constant lie around it."""
     if high - low > 1e-9 * max(abs(low), abs(high)):
         return low, high
@@ -143,7 +143,8 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return low - half, high + half
 
 
-def _grid(axis: Axis, values: Sequence[float], names: Sequence[str], left: float) -> str:
+def grid(axis: Axis, values: Sequence[float], names: Sequence[str], left: float) -> str:
+    """The vertical axis: a line and a name at each value, from `left` on."""
     lines = []
     for value, name in zip(values, names, strict=True):
         y = f"{axis.place(value):.1f}"

@@ -1,7 +1,8 @@
-"""A forward pass for sampling, on one row of tokens: the common decoders without what only training needs.
+"""A lean forward pass of the common decoders on one row of tokens, for sampling, scoring and training.
 
 `row_forward` reads the weights of a Hugging Face model where they are, so it follows every update. Its projections are the
-model's own modules, adapters included; norms and rotary embeddings take few operations.
+model's own modules, adapters included; norms and rotary embeddings take few operations. Dropout and gradient checkpointing
+are not in it: `UnlessHooked.as_trained` says when it computes what the model does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import SiLUActivation
 
-from reinlm.models.heads import close, probe, quietly, split_head, supports_sharing, unwrap
+from reinlm.models.fused import gated_mlp, rms_norm, takes_mlp
+from reinlm.models.heads import Split, close, probe, quietly, split_head, supports_sharing, unwrap
 from reinlm.models.matmul import MIN_ROWS, current_backend, onednn_linear, onednn_linear_with
+from reinlm.models.modules import has_dropout
+from reinlm.models.packed import Ending
 from reinlm.models.prefix_sharing import share_prefixes
 from reinlm.models.prepared import PreparedLayer, rotate
 from reinlm.models.row_attention import LayerSettings, RecordedAttention, RowAttention, attended_by, check_sdpa
@@ -47,7 +51,7 @@ def row_forward(model: nn.Module) -> RowForward | None:
     own = BackboneForward(split_head(model).backbone)
     if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
         return own
-    return _lean(model, own) or own
+    return _lean(model, split_head(model), own) or own
 
 
 class BackboneForward:
@@ -70,6 +74,7 @@ class LlamaForward:
 
     Args:
         prepared: by layer, copies of its matrices; without them the model's own modules are called.
+        own_norms: norms of float64 as the model computes them, for training and scoring.
     """
 
     def __init__(
@@ -77,11 +82,16 @@ class LlamaForward:
         backbone: Any,
         settings: Sequence[LayerSettings],
         prepared: Sequence[PreparedLayer | None] | None = None,
+        own_norms: bool = False,
     ) -> None:
         self._backbone = backbone
+        self._own_norms = own_norms
         self._settings = settings
         self._rotary = _Rotary(backbone.rotary_emb)
         self._prepared = prepared or [None] * len(settings)
+
+    def with_own_norms(self) -> LlamaForward:
+        return LlamaForward(self._backbone, self._settings, own_norms=True)
 
     def prepared(self) -> LlamaForward:
         """The same, faster with few rows: a layer's query, key and value are one product, and its matrices lie as oneDNN reads
@@ -92,31 +102,39 @@ class LlamaForward:
             self._backbone, self._settings, [PreparedLayer.of(layer) for layer in self._backbone.layers]
         )
 
-    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
-        """As `RowForward`."""
+    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention, ending: Ending | None = None) -> Tensor:
+        """As `RowForward`; with an `ending` the states of what it keeps alone."""
         backbone = self._backbone
         x = backbone.embed_tokens(ids)
         cos, sin = self._rotary(x, positions)
         for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
-            heads = _heads(layer, x, cos, sin) if own is None else own.heads(x, cos, sin)
+            if ending is not None and number == len(self._settings) - 1:
+                heads = _heads(layer, x, cos, sin, self._own_norms, ending.kept)
+                x, attention = F.embedding(ending.kept, x), ending.tree
+            else:
+                heads = _heads(layer, x, cos, sin, self._own_norms) if own is None else own.heads(x, cos, sin)
             query, key, value = (z.transpose(0, 1)[None] for z in heads)
             y = attention(number, query, key, value, asked)[0].flatten(1)
             x = _added(x, layer.self_attn.o_proj, y) if own is None else own.out.added(y, x)
-            x = _gated(layer, x) if own is None or own.mlp is None else own.mlp(x)
-        return _rms_norm(backbone.norm, x)
+            x = _gated(layer, x, self._own_norms) if own is None or own.mlp is None else own.mlp(x)
+        return _rms_norm(backbone.norm, x, self._own_norms)
 
 
-def _heads(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer."""
-    attention, y = layer.self_attn, _rms_norm(layer.input_layernorm, x)
+def _heads(
+    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, own_norms: bool, kept: Tensor | None = None
+) -> Sequence[Tensor]:
+    """Query, key and value [T, heads, size] of the inputs [T, H] of a layer; the queries of `kept` [K] alone."""
+    attention, y = layer.self_attn, _rms_norm(layer.input_layernorm, x, own_norms)
+    asking = y if kept is None else F.embedding(kept, y)
     query, key, value = (
-        _linear(project, y).unflatten(-1, (-1, attention.head_dim))
-        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        _linear(project, z).unflatten(-1, (-1, attention.head_dim))
+        for project, z in ((attention.q_proj, asking), (attention.k_proj, y), (attention.v_proj, y))
     )
     if (norm := getattr(attention, "q_norm", None)) is not None:
-        query, key = _rms_norm(norm, query), _rms_norm(attention.k_norm, key)
+        query, key = _rms_norm(norm, query, own_norms), _rms_norm(attention.k_norm, key, own_norms)
     half = sin.shape[-1] // 2
-    return rotate(query, cos, sin, half), rotate(key, cos, sin, half), value
+    of_queries = (cos, sin) if kept is None else (cos[kept], sin[kept])
+    return rotate(query, *of_queries, half), rotate(key, cos, sin, half), value
 
 
 class _Rotary:
@@ -156,18 +174,31 @@ class GPT2Forward:
         self._backbone = backbone
         self._settings = settings
 
-    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
-        """As `RowForward`."""
+    def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention, ending: Ending | None = None) -> Tensor:
+        """As `LlamaForward`."""
         backbone = self._backbone
         x = backbone.wte(ids) + backbone.wpe(positions)
         for number, (layer, asked) in enumerate(zip(backbone.h, self._settings, strict=True)):
             own = layer.attn
             parts = own.c_attn(layer.ln_1(x)).split(own.split_size, dim=-1)
+            if ending is not None and number == len(self._settings) - 1:
+                parts = (F.embedding(ending.kept, parts[0]), *parts[1:])
+                x, attention = F.embedding(ending.kept, x), ending.tree
             query, key, value = (part.unflatten(-1, (-1, own.head_dim)).transpose(0, 1)[None] for part in parts)
             x = x + own.c_proj(attention(number, query, key, value, asked)[0].flatten(1))
             x = x + layer.mlp(layer.ln_2(x))
         found: Tensor = backbone.ln_f(x)
         return found
+
+
+def trained_forward(model: nn.Module, split: Split) -> UnlessHooked | None:
+    """The lean forward pass of a model, to train and to score with; None where it has none or is sharded."""
+    if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
+        return None
+    found = _lean(model, split, BackboneForward(split.backbone))
+    if found is not None and isinstance(found.lean, LlamaForward):
+        found.lean = found.lean.with_own_norms()
+    return found
 
 
 class UnlessHooked:
@@ -176,8 +207,9 @@ class UnlessHooked:
     The embeddings are left out: every pass calls them, and gradient checkpointing hooks them.
     """
 
-    def __init__(self, lean: RowForward, own: BackboneForward, backbone: Any) -> None:
+    def __init__(self, lean: LlamaForward | GPT2Forward, own: BackboneForward, backbone: Any) -> None:
         self.lean = lean
+        self._backbone = backbone
         self._own = own
         others = (module for module in backbone.modules() if module is not backbone.get_input_embeddings())
         self._hooks = [hooks for module in others for hooks in (module._forward_hooks, module._forward_pre_hooks)]
@@ -185,6 +217,13 @@ class UnlessHooked:
     def __call__(self, ids: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
         """As `RowForward`."""
         return (self._own if any(self._hooks) else self.lean)(ids, positions, attention)
+
+    @property
+    def as_trained(self) -> LlamaForward | GPT2Forward | None:
+        """The lean pass, where it computes what the model does in its mode: no hook, no dropout, no gradient checkpointing."""
+        training = self._backbone.training
+        others = training and (has_dropout(self._backbone) or _checkpoints(self._backbone))
+        return None if others or any(self._hooks) else self.lean
 
     def prepared(self) -> UnlessHooked:
         """With the lean forward pass on copies of its matrices, where it makes any."""
@@ -195,10 +234,15 @@ class UnlessHooked:
         return other
 
 
+def _checkpoints(backbone: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules())
+
+
 def _by_onednn(x: Tensor, *layers: Any) -> bool:
-    """Whether products with the weights of these layers are oneDNN's: plain ones, in float32 on a CPU."""
+    """Whether products with the weights of these layers are oneDNN's own: plain ones without a gradient, in float32 on a CPU."""
     return (
         current_backend() == "onednn"
+        and not torch.is_grad_enabled()
         and x.is_cpu
         and x.dtype is torch.float32
         and x.shape[0] >= MIN_ROWS
@@ -219,22 +263,27 @@ def _added(x: Tensor, layer: Any, y: Tensor) -> Tensor:
     return found
 
 
-def _gated(layer: Any, x: Tensor) -> Tensor:
+def _gated(layer: Any, x: Tensor, own_norms: bool) -> Tensor:
     """x + mlp(norm(x)); a mixture of experts gives a tuple, its router's scores behind its states."""
-    mlp, y = layer.mlp, _rms_norm(layer.post_attention_layernorm, x)
+    mlp, y = layer.mlp, _rms_norm(layer.post_attention_layernorm, x, own_norms)
     gate, up, down = parts = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
         gated = onednn_linear(y, gate.weight, gate.bias, "swish")
         return _added(x, down, onednn_linear_with(y, gated, up.weight, up.bias, "mul"))
+    if torch.is_grad_enabled() and takes_mlp(y, mlp):
+        return x + gated_mlp(y, mlp)
     found = mlp(y[None])
     of_rows: Tensor = (found[0] if isinstance(found, tuple) else found)[0]
     return x + of_rows
 
 
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    if x.dtype == norm.weight.dtype and x.dtype in (torch.float32, torch.float64):
-        return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-    if x.dtype != norm.weight.dtype:  # as under autocast: what comes out has the type that transformers gives it
+def _rms_norm(norm: Any, x: Tensor, own: bool) -> Tensor:
+    """With `own` that of float64 as transformers computes it, which is in float32."""
+    same = x.dtype is norm.weight.dtype
+    if same and (x.dtype is torch.float32 or (x.dtype is torch.float64 and not own)):
+        return rms_norm(x, norm.weight, norm.variance_epsilon)
+    # Under autocast what comes out has the type that transformers gives it.
+    if not same or x.dtype is torch.float64 or torch.is_grad_enabled():
         return norm(x)  # type: ignore[no-any-return]
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = size.square_().mul_(1.0 / x.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
@@ -249,9 +298,9 @@ _FORWARDS: dict[str, type[LlamaForward | GPT2Forward]] = {
 """By `model_type`: architectures of the same modules may differ where a few tokens do not show it."""
 
 
-def _lean(model: nn.Module, own: BackboneForward) -> RowForward | None:
+def _lean(model: nn.Module, split: Split, own: BackboneForward) -> UnlessHooked | None:
     """The lean forward pass of the model's architecture, if both compute the same on a few tokens."""
-    split, kind = split_head(model), _FORWARDS.get(unwrap(model).config.model_type)
+    kind = _FORWARDS.get(unwrap(model).config.model_type)
     if kind is None:
         return None
     with quietly(model):

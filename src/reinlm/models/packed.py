@@ -12,11 +12,24 @@ from torch import Tensor, nn
 
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
-from reinlm.models.prefix_sharing import share_prefixes
+from reinlm.models.prefix_sharing import PrefixTree, SharedRow, share_prefixes
+from reinlm.models.row_attention import attended_by
 from reinlm.objectives.ratios import widest
 
 Packing = Literal["pad", "pack", "share"]
 """Rows side by side with padding; all sequences in one row; or in one row, with what they share computed once."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The part of a row that the last layer computes, for the states that are read alone."""
+
+    kept: Tensor
+    """[K] index into the row."""
+    tree: PrefixTree
+    """Attention of these tokens over the whole row."""
+    scored: Tensor
+    """[N] as of `Rows`, into what is kept."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,10 @@ class Rows:
     """[N] the scored tokens."""
     temperature: Tensor | None
     """[N] sampling temperature of each scored token; None: 1 everywhere."""
+    tree: PrefixTree | None = None
+    """How attention runs where sequences share tokens."""
+    ending: Ending | None = None
+    """What the last layer computes, where it is less than the row by a tenth."""
 
     def gather(self, states: Tensor) -> Tensor:
         """[R, L, H] states -> [N, H]: those that predict the scored tokens."""
@@ -63,6 +80,7 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
         )
     start = lengths.cumsum() - lengths
     others: dict[str, Any] = {}
+    tree = ending = None
     needed = np.zeros_like(lengths)
     np.maximum.at(needed, owner, position)
     offset = np.arange(len(tokens)) - np.repeat(start, lengths)
@@ -74,8 +92,11 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
     elif packing == "share":
         shared = share_prefixes(np.split(tokens[read], needed.cumsum()[:-1]))
         inputs = {"input_ids": tokens[read][shared.tokens][None], "position_ids": shared.positions[None]}
-        others = shared.inputs(device)
-        scored = shared.index[(needed.cumsum() - needed)[owner] + position - 1]
+        tree = shared.tree(device)
+        others = attended_by(tree, device)
+        places = (needed.cumsum() - needed)[owner] + position - 1
+        scored = shared.index[places]
+        ending = _ending(shared, places, device)
     else:
         row = (needed > 0).cumsum() - 1
         grid = np.arange(needed.max()) < needed[needed > 0, None]
@@ -91,7 +112,20 @@ def lay_out(batch: TokenBatch, packing: Packing, fill: int, device: torch.device
         torch.from_numpy(scored).to(device),
         torch.from_numpy(targets).to(device),
         temperature,
+        tree,
+        ending,
     )
+
+
+def _ending(row: SharedRow, places: np.ndarray[Any, Any], device: torch.device) -> Ending | None:
+    """What the last layer computes for the states at `places` of the concatenated sequences."""
+    read = np.zeros(len(row.tokens), np.bool_)
+    read[row.index[places]] = True
+    kept, part = row.ending(read)
+    if len(kept) > 0.9 * len(read):
+        return None
+    index, scored = (torch.from_numpy(x).to(device) for x in (kept, part.index[places]))
+    return Ending(index, part.tree(device), scored)
 
 
 def micro_batches(

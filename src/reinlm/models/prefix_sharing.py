@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reinlm.models.row_attention import LayerSettings, as_computed, attended_by
+from reinlm.models.row_attention import LayerSettings, as_computed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -90,13 +90,24 @@ class SharedRow:
     positions: np.ndarray[Any, Any]
     """[U] its position in its sequence."""
     index: np.ndarray[Any, Any]
-    """[all tokens]: where the row holds each token of the concatenated sequences."""
+    """[all tokens]: where the row holds each token of the concatenated sequences; -1 where an ending leaves it out."""
     blocks: tuple[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]], ...]
     """Queries, keys and shared tokens of every `Block`."""
 
-    def inputs(self, device: torch.device) -> dict[str, Any]:
-        """What a backbone is given beside tokens and positions."""
-        return attended_by(self.tree(device), device)
+    def ending(self, read: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], SharedRow]:
+        """For the last layer, what is computed where some tokens [U] of bool are read: of each sequence's own tokens those from
+        the first that is read, as their index [K] in the row, and as a row of K queries over the keys of this one."""
+        rows = []
+        for queries, keys, _ in self.blocks:
+            for own, path in zip(queries, keys, strict=True):
+                own, path = own[own >= 0], path[path >= 0]
+                if (seen := read[own]).any():
+                    rows.append((own[int(seen.argmax()) :], path))
+        kept = np.sort(np.concatenate([own for own, _ in rows]))
+        place = np.full(len(self.tokens), -1)
+        place[kept] = np.arange(len(kept))
+        blocks = tuple(_blocks([(place[own], path) for own, path in rows]))
+        return kept, SharedRow(self.tokens[kept], self.positions[kept], place[self.index], blocks)
 
     def tree(self, device: torch.device) -> PrefixTree:
         """How attention runs on the row, as tensors on a device."""
@@ -135,8 +146,7 @@ def share_prefixes(sequences: Sequence[np.ndarray[Any, Any]]) -> SharedRow:
             positions.append(np.arange(shared, lengths[number]))
             rows.append((own, path))
             size += len(own)
-    blocks = tuple(_block(part) for part in _similar(rows))
-    return SharedRow(np.concatenate(tokens), np.concatenate(positions), index, blocks)
+    return SharedRow(np.concatenate(tokens), np.concatenate(positions), index, tuple(_blocks(rows)))
 
 
 def micro_batches_sharing(
@@ -187,6 +197,17 @@ def _row_length(sequences: Sequence[np.ndarray[Any, Any]], members: Sequence[int
     return sum(len(sequences[number]) for number in members) - shared
 
 
+def _blocks(
+    rows: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Rows of similar lengths together; those that share nothing apart from others, since they need no mask."""
+    alone = [row for row in rows if len(row[0]) == len(row[1])]
+    if len(alone) < len(rows) and sum(len(own) ** 2 for own, _ in alone) // 2 > CALL_COST:
+        yield from map(_block, _similar(alone))
+        rows = [row for row in rows if len(row[0]) < len(row[1])]
+    yield from map(_block, _similar(rows))
+
+
 def _similar(
     rows: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
 ) -> Iterator[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]]:
@@ -228,13 +249,13 @@ def _mask(block: Block, dtype: torch.dtype, window: int | None) -> Tensor | None
 
 
 def tree_attention(
-    query: Float[Tensor, "1 heads row size"],
+    query: Float[Tensor, "1 heads asked size"],
     key: Float[Tensor, "1 kv_heads row size"],
     value: Float[Tensor, "1 kv_heads row size"],
     tree: PrefixTree,
     settings: LayerSettings,
-) -> Float[Tensor, "1 row heads size"]:
-    """Attention of every token of the row to the tokens before it in its own sequence, and to itself."""
+) -> Float[Tensor, "1 asked heads size"]:
+    """Attention of the tokens of the row, or of an ending, to those before in their own sequences, and to themselves."""
     query, key, value = as_computed(query, key, value)
     heads, size = query.shape[1], query.shape[3]
     flat_query, flat_key, flat_value = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))

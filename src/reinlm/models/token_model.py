@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from reinlm.batches import TokenBatch
 from reinlm.errors import InputError
 from reinlm.models.chosen_logprobs import CACHED_ELEMENTS, chosen_logprobs, is_plain
+from reinlm.models.decoder import UnlessHooked, trained_forward
 from reinlm.models.heads import Split, identity, resolve_packing, split_head
 from reinlm.models.packed import Packing, Rows, filler, lay_out
 from reinlm.models.row_attention import check_sdpa
@@ -154,6 +155,9 @@ class TokenModel(nn.Module):
         )  # tested here, before the model may be sharded
         self.asked_packing: Packing | Literal["auto"] = packing
         self.packing: Packing = _given(packing) if backbone_only else resolve_packing(lm, packing)
+        self._lean: UnlessHooked | None = None
+        if self.packing == "share":
+            self._lean = trained_forward(lm, self._split or Split(lm, nn.Identity(), identity))
 
     @property
     def split(self) -> Split:
@@ -199,8 +203,12 @@ class TokenModel(nn.Module):
 
     def _hidden(self, rows: Rows) -> Float[Tensor, " tokens hidden"]:
         backbone = self.lm if self._split is None else self._split.backbone
-        if self.packing == "share":
+        if rows.tree is not None:
             check_sdpa(backbone)
+            if self._lean is not None and (lean := self._lean.as_trained) is not None:
+                ids, positions = rows.inputs["input_ids"][0], rows.inputs["position_ids"][0]
+                scored = rows.scored if rows.ending is None else rows.ending.scored
+                return lean(ids, positions, rows.tree, rows.ending).index_select(0, scored)
         states: Tensor = backbone(**rows.inputs, use_cache=False)[0]
         return rows.gather(states)
 

@@ -52,6 +52,14 @@ class Collected:
         """Episodes that an environment's error ended."""
         return len(environment_errors(self.sampled))
 
+    @property
+    def what_failed(self) -> dict[str, str]:
+        """By reward function that failed, and `environment`: in words, what went wrong first."""
+        found = {f"reward {name}": text for name, text in self.messages.items()}
+        if self.failure is not None:
+            found["environment"] = f"{self.failed} episodes ended by an error, the first: {self.failure}"
+        return found
+
 
 class Source:
     """Takes tasks in their order and yields finished, scored groups; nothing is in flight between two calls.

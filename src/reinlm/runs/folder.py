@@ -26,6 +26,8 @@ from reinlm.sources import RUN_HEADER, Key, annotate
 RUN_SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
+HELD_OUT_FILE = "held_out.json"
+"""Of `reinlm reward`: what the report draws of held-out judgements at the last evaluation: `step`, and `sets` by name."""
 LOCK_FILE = ".lock"
 CHECKPOINTS = "checkpoints"
 SpelledOut = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -38,7 +40,8 @@ class RunFolder:
 
     config.yaml      the resolved configuration, secrets redacted; usable as a recipe
     run.json         schema version, kind, command, versions, when it was created and resumed
-    metrics.jsonl, metrics_info.json, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, summary.json, report.html
+    metrics.jsonl, metrics_info.json, tensorboard/, rollouts/, checkpoints/step_N/, samples.json, held_out.json,
+    summary.json, report.html
 
     Make one with `create`. It is a context manager: leaving it gives the folder's lock back, as `close` does and as happens
     where nothing refers to it any longer.
@@ -310,7 +313,7 @@ def _contents(path: Path) -> list[Path]:
 
 _WRITTEN = frozenset({
     RUN_FILE, CONFIG_FILE, CHECKPOINTS, "metrics.jsonl", "metrics_info.json", "tensorboard", "rollouts", "samples.json",
-    "summary.json", "report.html",
+    HELD_OUT_FILE, "summary.json", "report.html",
 })  # fmt: skip
 """What a run writes into its folder."""
 

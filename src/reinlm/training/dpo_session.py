@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from reinlm.algorithms import PREFERENCES, PreferenceAlgorithm, resolve_preference
 from reinlm.data import Judged, JudgedDataConfig, load_judged
 from reinlm.data.loading import Found, find_rows
-from reinlm.data.preference_checks import describe
 from reinlm.data.preferences import find_judged
+from reinlm.data.rows import counted
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
@@ -22,7 +22,7 @@ from reinlm.training.base_session import Session
 from reinlm.training.dpo import DPORun
 from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.episodes import resolve_environment
-from reinlm.training.inputs import Inputs, PromptInputs, refuse_orders, say_skipped
+from reinlm.training.inputs import Inputs, PromptInputs, refuse_orders, say_judged
 from reinlm.training.judged_step import usable_units
 from reinlm.training.online_dpo import OnlineDPORun
 from reinlm.training.sessions import following_model
@@ -56,14 +56,12 @@ class DPOInputs(Inputs):
 
         def load(data: Any, found: Found, name: str) -> Judged:
             judged = load_judged(data, policy.tokenizer, max_tokens=limit, found=found)
-            say_skipped(progress, judged.skipped)
+            say_judged(progress, name, judged)
             judged, tied = usable_units(judged, self.algorithm.takes, self.algorithm.name)
-            if judged.shortened:
-                progress.say(f"{name}: left out the beginning of the prompts of {judged.shortened} {judged.kind}")
-            for line in describe(judged):
-                progress.say(f"{name}, {line}")
             if tied:
-                progress.say(f"{name}: skipped {tied} ties, which {self.algorithm.name} learns nothing from")
+                progress.say(
+                    f"{name}: skipped {counted(tied, 'ties')}, which {self.algorithm.name} learns nothing from"
+                )
             if self.algorithm.loss.needs_margin and judged.margin is None:
                 raise InputError(
                     f"{name}: algorithm {self.algorithm.name} reads the margin of each pair, and there is no column margin",
@@ -132,7 +130,7 @@ class DPOSession(Session):
         return run
 
     def _offline(self, judged: Judged, held_out: Mapping[str, Judged]) -> DPORun:
-        self.progress.say(f"{self.preference.name}: {self.preference.loss}, {len(judged)} {judged.kind}")
+        self.progress.say(f"{self.preference.name}: {self.preference.loss}, {counted(len(judged), judged.kind)}")
         self.notes += balance_notes(self.preference, judged)
         return DPORun(self.config, self.preference, self.policy, judged, held_out, self._order, self.progress.say)
 

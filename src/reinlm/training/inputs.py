@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reinlm.data import Examples, load_examples, load_tasks
+from reinlm.data import Examples, Judged, load_examples, load_tasks
 from reinlm.data.columns import Kind
 from reinlm.data.loading import Found, find_rows, refuse_order
-from reinlm.data.rows import Loaded
+from reinlm.data.preference_checks import describe
+from reinlm.data.rows import Loaded, counted
 from reinlm.errors import InputError
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
@@ -194,4 +195,13 @@ def _check_batch(config: RLConfig | DPOConfig, prompts: int) -> None:
 def say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
     """Say how many rows were left out, by reason."""
     for reason, count in skipped.items():
-        progress.say(f"skipped {count} rows: {reason}")
+        progress.say(f"skipped {counted(count, 'rows')}: {reason}")
+
+
+def say_judged(progress: Progress, name: str, judged: Judged) -> None:
+    """Say what was left out of judged answers or shortened, and what to know of them before training."""
+    say_skipped(progress, judged.skipped)
+    if judged.shortened:
+        progress.say(f"{name}: left out the beginning of the prompts of {counted(judged.shortened, judged.kind)}")
+    for line in describe(judged):
+        progress.say(f"{name}, {line}")

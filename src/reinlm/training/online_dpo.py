@@ -146,7 +146,7 @@ class OnlineDPORun(LearnsPreferences):
 
     def _say_failures(self, step: int, collected: Collected) -> None:
         """Say once in a run what failed first, and that answers tie."""
-        found = {f"reward {name}": text for name, text in collected.messages.items()}
+        found = collected.what_failed
         if not collected.kept:
             found["pairs"] = f"the answers to all {len(collected.sampled)} prompts tie, and no update is made"
         for name, text in found.items():

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from reinlm.data import DataConfig, Examples, Judged, load_examples, load_judged
 from reinlm.data.loading import Found, find_rows, refuse_order
 from reinlm.data.preferences import find_judged
+from reinlm.data.rows import counted
 from reinlm.errors import InputError
+from reinlm.loop import Callback, Control, Evaluated, RunStarted
 from reinlm.models import ModelConfig, Policy, RewardModel, new_reward_model
 from reinlm.models.reward_model import classifier_policy
 from reinlm.rewards import RewardSet
 from reinlm.runs import Progress
+from reinlm.runs.files import write_json
+from reinlm.runs.folder import HELD_OUT_FILE
 from reinlm.training.base_session import Session
-from reinlm.training.inputs import Inputs
+from reinlm.training.inputs import Inputs, say_judged
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.reward_loss import learnable, settled_loss
 from reinlm.training.reward_training import RewardRun
@@ -40,15 +45,16 @@ class RewardInputs(Inputs):
     ) -> tuple[Judged, dict[str, Judged], Examples | None]:
         """The judged answers, those of each evaluation set, and the reference set where one is named."""
         limit = config.max_tokens or policy.context_length
-        judged = _of(load_judged(config.data, policy.tokenizer, max_tokens=limit, found=self.found), progress)
+        judged = load_judged(config.data, policy.tokenizer, max_tokens=limit, found=self.found)
+        say_judged(progress, "data", judged)
         check_heads(config, judged)
         judged, told = learnable(config.loss, judged)
         for text in told:
             progress.say(f"note: {text}")
-        sets = {
-            name: _of(load_judged(data, policy.tokenizer, max_tokens=limit, found=self.held_out[name]), progress)
-            for name, data in config.evaluation.data.items()
-        }
+        sets: dict[str, Judged] = {}
+        for name, data in config.evaluation.data.items():
+            sets[name] = load_judged(data, policy.tokenizer, max_tokens=limit, found=self.held_out[name])
+            say_judged(progress, f"evaluation.data.{name}", sets[name])
         for name, one in sets.items():
             if one.kind != judged.kind:
                 raise InputError(f"evaluation.data.{name} holds {one.kind}, and the training data {judged.kind}")
@@ -61,15 +67,9 @@ class RewardInputs(Inputs):
         if config.normalize is not None and config.normalize.path is not None:
             names = ("chat", "chat_template_kwargs", "renderer", "system_prompt", "settled")
             rendering = {name: getattr(config.data, name) for name in names if hasattr(config.data, name)}
-            data = DataConfig(path=config.normalize.path).model_copy(update=rendering)
-            reference = load_examples(data, policy.tokenizer, max_tokens=limit, found=self.reference)
+            answers = DataConfig(path=config.normalize.path).model_copy(update=rendering)
+            reference = load_examples(answers, policy.tokenizer, max_tokens=limit, found=self.reference)
         return judged, sets, reference
-
-
-def _of(judged: Judged, progress: Progress) -> Judged:
-    for reason, count in judged.skipped.items():
-        progress.say(f"skipped {count} rows: {reason}")
-    return judged
 
 
 class RewardSession(Session):
@@ -111,7 +111,8 @@ class RewardSession(Session):
         reward = new_reward_model(self.policy, heads, seed=config.seed, packing=config.training.packing)
         self.samples = judged.kind != "ratings"
         run = RewardRun(config, reward, judged, held_out, reference, self._order, self.progress.say)
-        self.progress.say(f"reward: {run.loss.name} of {len(judged)} {judged.kind}, {_heads(reward)}")
+        self._observers.insert(0, _Tables(run))
+        self.progress.say(f"reward: {run.loss.name} of {counted(len(judged), judged.kind)}, {_heads(reward)}")
         if heads.pooling == "mean":
             self.notes.append(
                 "head.pooling mean: transformers and TRL read the last token of this model, which scores otherwise there"
@@ -121,9 +122,27 @@ class RewardSession(Session):
         return run
 
 
+class _Tables(Callback):
+    """Writes `held_out.json` after each evaluation."""
+
+    def __init__(self, run: RewardRun) -> None:
+        self._run = run
+        self._folder: Path | None = None
+
+    def on_run_started(self, event: RunStarted, control: Control) -> None:
+        self._folder = event.folder
+
+    def on_evaluated(self, event: Evaluated, control: Control) -> None:
+        if self._folder is not None:
+            write_json(self._folder / HELD_OUT_FILE, self._run.tables)
+
+
 def _heads(reward: RewardModel) -> str:
     heads = reward.heads
-    return f"{heads.members} x {len(heads.criteria)} heads ({', '.join(heads.criteria)}), read at {heads.pooling}"
+    criteria = len(heads.criteria)
+    count = f"{heads.members} x {criteria}" if heads.members > 1 and criteria > 1 else str(heads.members * criteria)
+    noun = "head" if heads.members * criteria == 1 else "heads"
+    return f"{count} {noun} ({', '.join(heads.criteria)}), read at {heads.pooling}"
 
 
 def check_heads(config: RewardModelConfig, judged: Judged) -> None:

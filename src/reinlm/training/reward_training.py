@@ -15,12 +15,14 @@ from reinlm.data import Examples, Judged, RowOrder
 from reinlm.loop import BatchPrepared, StepContext, StepReport, Updated
 from reinlm.models import VALUES, Outputs, RewardModel, restore_policy
 from reinlm.objectives import Loss, Metrics
+from reinlm.objectives.intervals import difference_interval
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.ledger import Resident
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.reward_config import RewardModelConfig
 from reinlm.training.reward_loss import UnitTargets, settled_loss, unit_losses
 from reinlm.training.reward_report import held_out_figures
+from reinlm.training.reward_tables import held_out_tables
 from reinlm.training.setup import Phases, autocast, total_steps
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class RewardRun:
         self.reference = reference
         self._say = say
         self.tokens = 0
+        self.tables: dict[str, Any] = {}
+        """What the last evaluation found beside numbers; see `held_out_tables`."""
 
     @property
     def version(self) -> int:
@@ -156,24 +160,38 @@ class RewardRun:
     # ------------------------------------------------------------------------------------------ evaluation
 
     def evaluate(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Metrics of each set, and what training and held-out data differ by; `tables` are those of this evaluation."""
         metrics: dict[str, float] = {}
+        tables: dict[str, Any] = {}
         for name, judged in self.held_out.items():
-            found = self._figures(judged)
+            outputs = self._outputs(judged)
+            found = self._figures(judged, outputs)
+            if not metrics:
+                found |= self._gaps(found)
             metrics |= {f"eval/{name}/{key}": value for key, value in found.items()}
-        if metrics:
-            sample = self._figures(self.judged.take(range(min(TRAINING_SAMPLE, len(self.judged)))), brief=True)
-            first = next(iter(self.held_out))
-            for key in ("accuracy", "loss"):
-                if key in sample:
-                    metrics[f"eval/{first}/gap_{key}"] = sample[key] - metrics[f"eval/{first}/{key}"]
+            tables[name] = held_out_tables(judged, self.reward.scores(outputs).reward)
+        self.tables = {"step": step, "sets": tables}
         return metrics, []
 
-    def _figures(self, judged: Judged, *, brief: bool = False) -> dict[str, float]:
-        outputs = self._outputs(judged)
+    def _figures(self, judged: Judged, outputs: Tensor, *, brief: bool = False) -> dict[str, float]:
         found = self.reward.scores(outputs)
         targets = UnitTargets.of(judged, self.scales)
         losses = torch.stack([unit_losses(self.loss, outputs[:, k], targets) for k in range(outputs.shape[1])]).mean(0)
         return held_out_figures(judged, found.reward, found.spread, losses, seed=self.config.seed, brief=brief)
+
+    def _gaps(self, held_out: Mapping[str, float]) -> dict[str, float]:
+        """Accuracy and loss of a part of the training data less those of the held-out data, with their intervals."""
+        part = self.judged.take(range(min(TRAINING_SAMPLE, len(self.judged))))
+        trained = self._figures(part, self._outputs(part), brief=True)
+        gaps: dict[str, float] = {}
+        for key in ("accuracy", "loss"):
+            if key in trained:
+                one, other = (
+                    (found[key], (found[f"{key}_low"], found[f"{key}_high"])) for found in (trained, held_out)
+                )
+                low, high = difference_interval(one, other)
+                gaps |= {f"gap_{key}": one[0] - other[0], f"gap_{key}_low": low, f"gap_{key}_high": high}
+        return gaps
 
     def _outputs(self, judged: Judged) -> Float[Tensor, "answers members criteria"]:
         """The outputs of every answer, or of every step, of judged answers."""

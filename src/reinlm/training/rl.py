@@ -197,9 +197,7 @@ class RLRun(TrainsPolicy):
 
     def _say_missing(self, step: int, collected: Collected) -> None:
         """Say once in a run why episodes have no reward: what failed first, or how those without one ended."""
-        found = {f"reward {name}": text for name, text in collected.messages.items()}
-        if collected.failure is not None:
-            found["environment"] = f"{collected.failed} episodes ended by an error, the first: {collected.failure}"
+        found = collected.what_failed
         if collected.kept and not _tokens(collected.kept):
             found["tokens"] = "no episode has a token to train on: a limit ended each of them before its first"
         missing = collected.unrewarded

@@ -2,15 +2,25 @@
 
 from reinlm.runs.declarations import Metric, declare_metrics
 
+_LENGTH = "far from it: the model scores length"
+_END = {"low": "lower", "high": "upper"}
 _HIGHER = "rises, and the interval excludes 0.5"
 _FIGURES = {
     "auc": (
         "fraction",
         "chance that a better answer has a higher score than a worse one, over all prompts; ties count half",
     ),
-    "ece": ("fraction", "expected calibration error of the chance σ(difference) in ten bins"),
+    "ece": (
+        "fraction",
+        "expected calibration error of the chance σ(difference) in ten bins, which chance alone keeps above 0",
+    ),
     "brier": ("squared fraction", "mean squared error of the chance σ(difference); a coin has 0.25"),
 }
+_PARTS = {
+    f"accuracy_{name}": f"accuracy on held-out pairs whose better answer is {text} than the other"
+    for name, text in (("shorter", "shorter"), ("equal", "neither longer nor shorter"), ("longer", "longer"))
+}
+_GAPS = (("accuracy", "fraction"), ("loss", "nats"))
 
 METRICS = declare_metrics(
     Metric(
@@ -69,7 +79,7 @@ METRICS = declare_metrics(
         Metric(
             f"eval/{{set}}/{name}_{end}",
             unit,
-            f"{'lower' if end == 'low' else 'upper'} end of the 95 % bootstrap interval over units: {text}",
+            f"{_END[end]} end of the 95 % interval over prompts (bias-corrected bootstrap): {text}",
             healthy="close to the figure itself",
         )
         for name, (unit, text) in _FIGURES.items()
@@ -80,28 +90,53 @@ METRICS = declare_metrics(
         "eval/{set}/accuracy_strict", "fraction", "the accuracy with ties counted as wrong (TRL's)", healthy=_HIGHER
     ),
     *(
+        Metric(f"eval/{{set}}/{name}", "fraction", text, healthy="as the accuracy of the whole set", bad=_LENGTH)
+        for name, text in _PARTS.items()
+    ),
+    *(
         Metric(
-            f"eval/{{set}}/accuracy_{name}",
+            f"eval/{{set}}/{name}_{end}",
             "fraction",
-            f"accuracy on held-out pairs whose better answer is {text} than the other",
-            healthy="as the accuracy of the whole set",
-            bad="far from it: the model scores length",
+            f"{_END[end]} end of Wilson's 95 % interval over prompts: {text}",
         )
-        for name, text in (("shorter", "shorter"), ("equal", "neither longer nor shorter"), ("longer", "longer"))
+        for name, text in _PARTS.items()
+        for end in _END
+    ),
+    *(
+        Metric(
+            f"eval/{{set}}/accuracy_{end}/{{slice}}",
+            "fraction",
+            f"{_END[end]} end of Wilson's 95 % interval over prompts: accuracy of one slice",
+        )
+        for end in _END
+    ),
+    *(
+        Metric(
+            f"eval/{{set}}/loss_{end}",
+            "nats",
+            f"{_END[end]} end of the 95 % interval of the held-out loss over prompts",
+        )
+        for end in _END
     ),
     Metric("eval/{set}/longer", "fraction", "held-out pairs whose better answer is the longer one", healthy="near 0.5"),
     *(
         Metric(
             f"eval/{{set}}/gap_{name}",
             unit,
-            f"{text} of the first 256 units of the training data less that of the first held-out set",
+            f"{name} of the first 256 units of the training data less that of the first held-out set",
             healthy="near 0",
             bad="moves away from 0: the judgements are memorised",
         )
-        for name, unit, text in (
-            ("accuracy", "fraction", "accuracy"),
-            ("loss", "nats", "loss"),
+        for name, unit in _GAPS
+    ),
+    *(
+        Metric(
+            f"eval/{{set}}/gap_{name}_{end}",
+            unit,
+            f"{_END[end]} end of the 95 % interval of that difference (Newcombe)",
         )
+        for name, unit in _GAPS
+        for end in _END
     ),
     section="learning",
 )
