@@ -329,6 +329,7 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
         "evaluation.data": {"data": None},
         "evaluation.data.eval": {"data": None, "evaluation": _EVAL},
         "models": {"model": None},
+        "diversity": {"evaluation": {"samples": 2}},
         "models.eval": {"models": {"eval": {"path": "model"}}},
         "reward.one_by_one": {**_PICKY, "evaluation": {"samples": 8}},
         "reward.concurrency": {**_WAITS, "evaluation": {"samples": 8}},

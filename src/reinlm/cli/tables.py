@@ -165,8 +165,10 @@ def print_evaluation(found: Evaluation | Evaluations) -> None:
 
     console = Console()
     if hasattr(found, "tables"):
-        for head, *rows in found.tables().values():
-            table = Table(*head, title="95 % intervals")
+        from reinlm.training.evaluation_table import caption
+
+        for title, (head, *rows) in found.tables().items():
+            table = Table(*head, title=caption(title))
             for row in rows:
                 table.add_row(*row)
             console.print(table)

@@ -47,6 +47,9 @@ class EvalConfig(EpisodesConfig):
     against: ModelPath | None = None
     """A model or a run, or a file of answers (rows with prompt and completion): how often each model's answers earn more than its
     answers to the same prompts, a tie counted half."""
+    diversity: bool = False
+    """Whether to measure how much the answers differ: distinct_1 and distinct_2 of the set, similarity and entropy of the
+    answers to one prompt."""
     output: str | None = None
     """A JSONL file for all answers with their rewards."""
 
@@ -116,6 +119,16 @@ class EvalConfig(EpisodesConfig):
     def _compares_rewards(self) -> EvalConfig:
         if self.against is not None and self.reward is None and is_file_of_answers(self.against):
             raise ValueError("against: answers in a file have no environment that rewards them: set reward")
+        return self
+
+    @model_validator(mode="after")
+    def _compares_answers(self) -> EvalConfig:
+        if self.diversity and self.evaluation.samples < 2:
+            raise InputError(
+                "diversity: the similarity and the entropy are of several answers to a prompt, and evaluation.samples is "
+                f"{self.evaluation.samples}",
+                hint="set samples to 2 or more",
+            )
         return self
 
     @property

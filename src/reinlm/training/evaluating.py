@@ -24,6 +24,7 @@ from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import checked_file, write_json_lines
 from reinlm.runs.schema import pack_groups
 from reinlm.training.computing import Computing
+from reinlm.training.diversity import diversity_metrics
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.eval_config import EvalConfig
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
@@ -83,6 +84,8 @@ def run_evaluation(
                     result = scoring.score(data, title)
                     if config.against is not None:
                         result = scoring.compared(result, other.get(title))
+                    if config.diversity:
+                        result = replace(result, metrics={**result.metrics, **diversity_metrics(result.groups)})
                     found[name, title] = result
                     where = f"evaluation of {name} on {title}" if config.tabled else "evaluation"
                     check_rewarded(

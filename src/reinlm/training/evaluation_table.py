@@ -10,6 +10,7 @@ from reinlm.display import figure, html_table, text_table
 from reinlm.errors import InputError
 from reinlm.intervals import mean_interval
 from reinlm.records import ScoredGroup
+from reinlm.training.diversity import FIGURES
 from reinlm.training.evaluation import Evaluation
 
 Named = Mapping[tuple[str, str], Evaluation]
@@ -73,7 +74,8 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
         return pandas.DataFrame(self.rows())
 
     def tables(self) -> dict[str, list[tuple[str, ...]]]:
-        """By leading figure, the accuracy where rewards are verdicts and else the reward: a head, and each model's values."""
+        """By figure a head and each model's values: the leading one, which is the accuracy where rewards are verdicts and else
+        the reward; and the win rate and the figures of diversity where they were asked for."""
         shown = {key: with_reward_interval(one) for key, one in self.items()}
         leading = {name: next(iter(self._metrics_of(name)), None) for name in self.sets}
         tables = {}
@@ -82,9 +84,10 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
             head = (title, *(f"{name} ({self._counted(name)})" for name in sets))
             body = [(model, *(_cell(shown.get((model, name), {}), title) for name in sets)) for model in self.models]
             tables[title] = [head, *body]
-        if any("win_rate" in metrics for metrics in shown.values()):
-            body = [(model, *(_cell(shown[model, name], "win_rate") for name in self.sets)) for model in self.models]
-            tables["win_rate"] = [("win_rate", *self.sets), *body]
+        for title in ("win_rate", *FIGURES):
+            if any(title in metrics for metrics in shown.values()):
+                body = [(model, *(_cell(shown[model, name], title) for name in self.sets)) for model in self.models]
+                tables[title] = [(title, *self.sets), *body]
         return tables
 
     def _metrics_of(self, name: str) -> Mapping[str, float]:
@@ -98,7 +101,12 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
         return "\n\n".join([*map(text_table, self.tables().values()), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(html_table(table, '95 % intervals') for table in self.tables().values())}</div>"
+        return f"<div>{''.join(html_table(table, caption(title)) for title, table in self.tables().items())}</div>"
+
+
+def caption(title: str) -> str:
+    """What stands over the table of a figure."""
+    return "diversity" if title in FIGURES else "95 % intervals"
 
 
 def _answers(one: Evaluation) -> int:
