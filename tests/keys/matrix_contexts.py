@@ -314,9 +314,9 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "evaluation": {"data": {"eval": {"path": "rated_twice.jsonl"}}},
         },
         "optimizer.max_skipped": {"data": {"path": "far.jsonl"}},
-        "training.micro_batch_tokens": {
-            "optimizer": {"name": "sgd"}
-        },  # adamw divides by gradients that are rounding alone
+        **dict.fromkeys(  # adamw divides by gradients that are rounding alone
+            ("training.micro_batch_tokens", "model.gradient_checkpointing"), {"optimizer": {"name": "sgd"}}
+        ),
         "run.rollouts_max": {},
         "loss.top": {"data": {"path": "ranked.jsonl"}},
         "loss.tie": {"data": {"path": "tied.jsonl"}},
