@@ -13,6 +13,8 @@ _TWICE: Tree = {"columns": {"rejected": "{chosen}{chosen}"}}
 _JUDGED_EVAL: Tree = {"data": {"eval": {"path": "others.jsonl"}}}
 _CHAT: Tree = {"path": "chat_model"}
 _SGD: Tree = {"name": "sgd", "options": {"momentum": 0.5}}
+_PLAIN_SGD: Tree = {"optimizer": {"name": "sgd"}}
+"""Where all that differs is rounding, by which adamw divides."""
 _ONE_TOKEN: Tree = {"rollout": {"group_size": 4, "batch_size": 64, "max_new_tokens": 1}}
 _SAMPLES: Tree = {"evaluation": {"samples": 16, "max_new_tokens": 1}}
 _TURNS: Tree = {"environment": "turns.py:Turns"}
@@ -314,9 +316,8 @@ CONTEXTS: dict[str, dict[str, Tree]] = {
             "evaluation": {"data": {"eval": {"path": "rated_twice.jsonl"}}},
         },
         "optimizer.max_skipped": {"data": {"path": "far.jsonl"}},
-        **dict.fromkeys(  # adamw divides by gradients that are rounding alone
-            ("training.micro_batch_tokens", "model.gradient_checkpointing"), {"optimizer": {"name": "sgd"}}
-        ),
+        "training.micro_batch_tokens": _PLAIN_SGD,
+        "model.gradient_checkpointing": _PLAIN_SGD,
         "run.rollouts_max": {},
         "loss.top": {"data": {"path": "ranked.jsonl"}},
         "loss.tie": {"data": {"path": "tied.jsonl"}},
