@@ -69,7 +69,11 @@ MISTAKES = [
     ("rl small.yaml --steps", "--steps has no value", "write --steps 100"),
     ("rl --model --data train.jsonl", "--model has no value", "write --model runs/"),
     ("rl -m -d train.jsonl", "-m has no value", "write -m runs/"),
-    ("rl --steps 3 --steps=4", "--steps is given twice, and takes one value", "give --steps once"),
+    (
+        "rl --eval-data a.jsonl --eval-data=b.jsonl",
+        "--eval-data is given twice, and takes one value",
+        "give --eval-data once",
+    ),
     ("eval -m model --against a --against b", "--against is given twice, and takes one value", "give --against once"),
     ("rl --quiet=yes", "--quiet takes no value", "write --quiet alone"),
     ("rl --steps many", "--steps: input should be a valid integer (given: 'many')", "rl --help"),

@@ -23,7 +23,7 @@ def check_words(words: Sequence[str], command: Any) -> None:
 
     Raises:
         InputError: a dash of another character, a long option with one dash (`-model`), an option without its value, an
-            option before the verb, or one given twice that takes one value.
+            option before the verb, or one of `ONE_DATA` given twice.
     """
     words = list(words[: words.index("--")]) if "--" in words else list(words)
     for word in words:
@@ -49,13 +49,17 @@ def check_words(words: Sequence[str], command: Any) -> None:
     _refuse_twice(after, options)
 
 
+ONE_DATA = ("against", "eval_data")
+"""Options of one model or file that a user may take for several, as eval's --model and --data; of other options the last counts."""
+
+
 def _refuse_twice(words: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Raise InputError for an option of one value that is given twice, of which the parser would drop the first."""
+    """Raise InputError for one of `ONE_DATA` that is given twice, of which the parser would drop the first."""
     seen: set[str] = set()
     for index, word in enumerate(words):
         name = word.partition("=")[0]
         option = options.get(name) if name.startswith("-") else None
-        if option is None or option.is_flag or option.multiple or _is_value(words, index, options):
+        if option is None or option.name not in ONE_DATA or option.multiple or _is_value(words, index, options):
             continue
         if option.name in seen:
             raise InputError(f"{name} is given twice, and takes one value", hint=f"give {name} once")
