@@ -50,7 +50,7 @@ def check_words(words: Sequence[str], command: Any) -> None:
 
 
 ONE_DATA = ("against", "eval_data")
-"""Options of one model or file that a user may take for several, as eval's --model and --data; of other options the last counts."""
+"""Options of one model or file that could be taken for several, as those of eval are; of other options the last counts."""
 
 
 def _refuse_twice(words: Sequence[str], options: Mapping[str, Any]) -> None:
