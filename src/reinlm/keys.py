@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,8 @@ def key_hint(path: Sequence[str], value: Any = None, *, verb: str) -> str | None
         return hint
     if places and (hint is None or len(places) == 1):
         return f"the key is {' or '.join(places[:3])}"
-    if hint is None and isinstance(value, Mapping):
+    misspelt = get_close_matches(here, {key.partition(".")[0] for key in known})
+    if hint is None and isinstance(value, Mapping) and not misspelt:
         inside = {name: locate(str(name), verb) for name in value}
         said = [f"{here}.{name} is {found[0]}" for name, found in inside.items() if len(found) == 1]
         return "; ".join(said) or None

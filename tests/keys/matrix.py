@@ -193,7 +193,9 @@ def _run_files(folder: Path) -> Seen:
 def _beyond_rounding(row: Mapping[str, Any]) -> dict[str, Any]:
     """Without differences of log-probabilities in the last bits, which another order of the same sums has too."""
     rounding = ("sampling/logprob_difference/mean", "sampling/logprob_difference/max")
-    return {name: value for name, value in row.items() if name not in rounding or value > 1e-5}
+    of_ratios = ("log_ratios/", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies")
+    kept = {name: value for name, value in row.items() if not name.startswith(of_ratios)}
+    return {name: value for name, value in kept.items() if name not in rounding or value > 1e-5}
 
 
 def _weights(policy: Any) -> dict[str, torch.Tensor]:
