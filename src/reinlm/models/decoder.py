@@ -74,7 +74,6 @@ class LlamaForward:
 
     Args:
         prepared: by layer, copies of its matrices; without them the model's own modules are called.
-        own_norms: norms of float64 as the model computes them, for training and scoring.
     """
 
     def __init__(
@@ -82,16 +81,11 @@ class LlamaForward:
         backbone: Any,
         settings: Sequence[LayerSettings],
         prepared: Sequence[PreparedLayer | None] | None = None,
-        own_norms: bool = False,
     ) -> None:
         self._backbone = backbone
-        self._own_norms = own_norms
         self._settings = settings
         self._rotary = _Rotary(backbone.rotary_emb)
         self._prepared = prepared or [None] * len(settings)
-
-    def with_own_norms(self) -> LlamaForward:
-        return LlamaForward(self._backbone, self._settings, own_norms=True)
 
     def prepared(self) -> LlamaForward:
         """The same, faster with few rows: a layer's query, key and value are one product, and its matrices lie as oneDNN reads
@@ -109,29 +103,27 @@ class LlamaForward:
         cos, sin = self._rotary(x, positions)
         for number, (layer, asked, own) in enumerate(zip(backbone.layers, self._settings, self._prepared, strict=True)):
             if ending is not None and number == len(self._settings) - 1:
-                heads = _heads(layer, x, cos, sin, self._own_norms, ending.kept)
+                heads = _heads(layer, x, cos, sin, ending.kept)
                 x, attention = F.embedding(ending.kept, x), ending.tree
             else:
-                heads = _heads(layer, x, cos, sin, self._own_norms) if own is None else own.heads(x, cos, sin)
+                heads = _heads(layer, x, cos, sin) if own is None else own.heads(x, cos, sin)
             query, key, value = (z.transpose(0, 1)[None] for z in heads)
             y = attention(number, query, key, value, asked)[0].flatten(1)
             x = _added(x, layer.self_attn.o_proj, y) if own is None else own.out.added(y, x)
-            x = _gated(layer, x, self._own_norms) if own is None or own.mlp is None else own.mlp(x)
-        return _rms_norm(backbone.norm, x, self._own_norms)
+            x = _gated(layer, x) if own is None or own.mlp is None else own.mlp(x)
+        return _rms_norm(backbone.norm, x)
 
 
-def _heads(
-    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, own_norms: bool, kept: Tensor | None = None
-) -> Sequence[Tensor]:
+def _heads(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, kept: Tensor | None = None) -> Sequence[Tensor]:
     """Query, key and value [T, heads, size] of the inputs [T, H] of a layer; the queries of `kept` [K] alone."""
-    attention, y = layer.self_attn, _rms_norm(layer.input_layernorm, x, own_norms)
+    attention, y = layer.self_attn, _rms_norm(layer.input_layernorm, x)
     asking = y if kept is None else F.embedding(kept, y)
     query, key, value = (
         _linear(project, z).unflatten(-1, (-1, attention.head_dim))
         for project, z in ((attention.q_proj, asking), (attention.k_proj, y), (attention.v_proj, y))
     )
     if (norm := getattr(attention, "q_norm", None)) is not None:
-        query, key = _rms_norm(norm, query, own_norms), _rms_norm(attention.k_norm, key, own_norms)
+        query, key = _rms_norm(norm, query), _rms_norm(attention.k_norm, key)
     half = sin.shape[-1] // 2
     of_queries = (cos, sin) if kept is None else (cos[kept], sin[kept])
     return rotate(query, *of_queries, half), rotate(key, cos, sin, half), value
@@ -195,10 +187,7 @@ def trained_forward(model: nn.Module, split: Split) -> UnlessHooked | None:
     """The lean forward pass of a model, to train and to score with; None where it has none or is sharded."""
     if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
         return None
-    found = _lean(model, split, BackboneForward(split.backbone))
-    if found is not None and isinstance(found.lean, LlamaForward):
-        found.lean = found.lean.with_own_norms()
-    return found
+    return _lean(model, split, BackboneForward(split.backbone))
 
 
 class UnlessHooked:
@@ -263,9 +252,9 @@ def _added(x: Tensor, layer: Any, y: Tensor) -> Tensor:
     return found
 
 
-def _gated(layer: Any, x: Tensor, own_norms: bool) -> Tensor:
+def _gated(layer: Any, x: Tensor) -> Tensor:
     """x + mlp(norm(x)); a mixture of experts gives a tuple, its router's scores behind its states."""
-    mlp, y = layer.mlp, _rms_norm(layer.post_attention_layernorm, x, own_norms)
+    mlp, y = layer.mlp, _rms_norm(layer.post_attention_layernorm, x)
     gate, up, down = parts = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if gate and up and _by_onednn(y, *parts) and isinstance(mlp.act_fn, nn.SiLU | SiLUActivation):
         gated = onednn_linear(y, gate.weight, gate.bias, "swish")
@@ -277,10 +266,10 @@ def _gated(layer: Any, x: Tensor, own_norms: bool) -> Tensor:
     return x + of_rows
 
 
-def _rms_norm(norm: Any, x: Tensor, own: bool) -> Tensor:
-    """With `own` that of float64 as transformers computes it, which is in float32."""
+def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    """In float64 as transformers computes it, which is in float32: sampling and scoring agree."""
     same = x.dtype is norm.weight.dtype
-    if same and (x.dtype is torch.float32 or (x.dtype is torch.float64 and not own)):
+    if same and x.dtype is torch.float32:
         return rms_norm(x, norm.weight, norm.variance_epsilon)
     # Under autocast what comes out has the type that transformers gives it.
     if not same or x.dtype is torch.float64 or torch.is_grad_enabled():

@@ -37,7 +37,8 @@ class PreparedLayer:
 
     @classmethod
     def of(cls, layer: Any) -> PreparedLayer | None:
-        """None for a layer with other projections than linear layers, such as adapters, or in half precision on a CPU."""
+        """None for a layer with other projections than linear layers, such as adapters, or in another type than float32, whose
+        norms transformers computes in float32."""
         own = layer.self_attn
         projections = [own.q_proj, own.k_proj, own.v_proj, own.o_proj]
         norms = [layer.input_layernorm, layer.post_attention_layernorm]
@@ -100,16 +101,16 @@ class PackedLinear:
         weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         weight = weight if scale is None else weight * scale.detach()
         self._bias = torch.cat(biases) if len(biases) > 1 else biases[0] if biases else None
-        self._onednn = current_backend() == "onednn" and weight.dtype is torch.float32 and weight.numel() >= MIN_MATRIX
+        self._onednn = current_backend() == "onednn" and weight.numel() >= MIN_MATRIX
         self._weight = packed(weight) if self._onednn else weight.t().contiguous().t()
 
     @classmethod
     def takes(cls, *layers: Any) -> bool:
-        """Whether these are plain linear layers on a CPU, all with a bias or none, in float32 or float64."""
+        """Whether these are plain linear layers on a CPU, all with a bias or none, in float32."""
         return (
             all(type(layer) is nn.Linear and layer.weight.is_cpu for layer in layers)
             and len({layer.bias is None for layer in layers}) == 1
-            and all(layer.weight.dtype in (torch.float32, torch.float64) for layer in layers)
+            and all(layer.weight.dtype is torch.float32 for layer in layers)
             and not torch.is_autocast_enabled("cpu")
         )
 
