@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -416,6 +417,17 @@ def test_kl_cov_breaks_ties_by_lots_that_do_not_depend_on_the_order() -> None:
         (True, False),
         (False, True),
     }
+
+
+def test_kl_cov_has_no_gradient_where_the_log_probabilities_differ_by_rounding_alone() -> None:
+    """The sign of a difference of rounding is no direction: the first update of a batch would depend on the processor."""
+    _, s = smooth(2)
+    all_selected = replace(s, selected=torch.ones_like(s.old_logprobs, dtype=torch.bool))
+    for moved, expected in ((4.5e-16, 0.0), (-4.5e-16, 0.0), (1e-6, 2.0), (-1e-6, -2.0)):
+        logprobs = (s.old_logprobs + moved).requires_grad_()
+        losses = KLCov(0.5, coefficient=2.0).apply(torch.zeros_like(logprobs), logprobs, all_selected)
+        (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
+        torch.testing.assert_close(gradient, torch.full_like(gradient, expected), rtol=0, atol=0)
 
 
 def test_kl_cov_takes_the_highest_first_and_fills_its_quota_from_ties() -> None:

@@ -92,7 +92,8 @@ class ClipCov(Selection):
 class KLCov(Selection):
     """KL-Cov: the tokens of the highest covariance get + coefficient · |log π_θ - log π_old|. The paper uses no clip with it.
 
-    None is selected where no covariance is above 0.
+    None is selected where no covariance is above 0. The penalty has no gradient at log π_θ = log π_old: before the first update
+    of a batch the two differ by rounding at most, whose sign is no direction.
     """
 
     fraction: float = 2e-3
@@ -127,7 +128,8 @@ class KLCov(Selection):
     ) -> Float[Tensor, " tokens"]:
         assert signals.selected is not None
         moved = token_log_ratio(logprobs, signals).abs()
-        return losses + torch.where(signals.selected, self.coefficient * moved, 0.0)
+        rounding = 64.0 * torch.finfo(moved.dtype).eps * logprobs.detach().abs().clamp(min=1.0)
+        return losses + torch.where(signals.selected & (moved > rounding), self.coefficient * moved, 0.0)
 
 
 def _random_keys(logprobs: Float[Tensor, " tokens"], seed: int) -> Float[Tensor, " tokens"]:
