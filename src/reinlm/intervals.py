@@ -50,7 +50,7 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-def interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+def share_interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Wilson's 95 % interval for the share of 1 among 0 and 1, with answers to one prompt counted as one cluster. A tie is ½.
 
     See `reinlm.objectives.intervals.wilson_interval`.

@@ -10,7 +10,8 @@ from typing import Any
 from insight_runs import make_run
 from report_pages import figures, page_without_scripts
 
-from reinlm.insight.charts import CHARTS, MOST_POINTS, charts
+from reinlm.insight.chart_declarations import CHARTS
+from reinlm.insight.charts import MOST_POINTS, charts
 from reinlm.insight.report import write_report
 from reinlm.metrics import METRICS
 from reinlm.runs.declarations import Metric, write_metrics_info

@@ -12,8 +12,8 @@ from reinlm.objectives.calibration import auc, bin_of, brier_score, calibration_
 from reinlm.objectives.intervals import (
     bootstrap_counts,
     bootstrap_interval,
+    clustered_mean_interval,
     difference_interval,
-    mean_interval,
     wilson_interval,
 )
 
@@ -46,10 +46,14 @@ def test_wilsons_interval_of_a_share_and_of_clusters() -> None:
 
 def test_the_interval_of_a_mean_is_that_of_independent_clusters() -> None:
     half = 1.959963984540054 * 1.0 / math.sqrt(3)
-    assert mean_interval(numbers(1.0, 2.0, 3.0), numbers(1.0, 1.0, 1.0)) == pytest.approx((2.0 - half, 2.0 + half))
+    assert clustered_mean_interval(numbers(1.0, 2.0, 3.0), numbers(1.0, 1.0, 1.0)) == pytest.approx(
+        (2.0 - half, 2.0 + half)
+    )
     # the same three values, each twice in its cluster: no more is known
-    assert mean_interval(numbers(2.0, 4.0, 6.0), numbers(2.0, 2.0, 2.0)) == pytest.approx((2.0 - half, 2.0 + half))
-    assert mean_interval(numbers(5.0), numbers(2.0)) == (2.5, 2.5)
+    assert clustered_mean_interval(numbers(2.0, 4.0, 6.0), numbers(2.0, 2.0, 2.0)) == pytest.approx(
+        (2.0 - half, 2.0 + half)
+    )
+    assert clustered_mean_interval(numbers(5.0), numbers(2.0)) == (2.5, 2.5)
 
 
 def test_bootstrap_samples_hold_as_many_clusters_as_there_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 from training_helpers import HELD_OUT, pair, tiny_policy
 
 import reinlm
-from reinlm.intervals import interval
+from reinlm.intervals import share_interval
 from reinlm.training.evaluation import accuracy_metrics, pass_at_k
 
 
@@ -37,17 +37,17 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_answer(n: int, correct: in
 @pytest.mark.parametrize(("right", "total"), [(0, 1), (1, 1), (0, 20), (7, 20), (20, 20), (430, 1000)])
 def test_one_answer_a_prompt_has_wilsons_interval(right: int, total: int) -> None:
     rows = [[index < right] for index in range(total)]
-    assert interval(rows) == pytest.approx(wilson(right, total), abs=1e-9)
+    assert share_interval(rows) == pytest.approx(wilson(right, total), abs=1e-9)
 
 
 def test_answers_that_all_agree_within_their_prompt_count_once_a_prompt() -> None:
     prompts = [[True] * 8] * 12 + [[False] * 8] * 18
     one_each = [[True]] * 12 + [[False]] * 18
-    assert interval(prompts) == pytest.approx(interval(one_each), abs=1e-12)
+    assert share_interval(prompts) == pytest.approx(share_interval(one_each), abs=1e-12)
 
 
 def test_answers_that_do_not_cluster_count_each() -> None:
-    assert interval([[True, False, False]] * 40) == pytest.approx(wilson(40, 120), abs=1e-9)
+    assert share_interval([[True, False, False]] * 40) == pytest.approx(wilson(40, 120), abs=1e-9)
 
 
 def test_answers_that_cluster_half_way_count_by_the_spread_of_their_prompts() -> None:
@@ -56,7 +56,7 @@ def test_answers_that_cluster_half_way_count_by_the_spread_of_their_prompts() ->
     rows = [[False, False]] * 4 + [[True, False]] * 4 + [[True, True]] * 4
     z2 = 1.959963984540054**2
     half = math.sqrt(z2 * 0.25 / 16.5 + z2**2 / (4 * 16.5**2)) / (1 + z2 / 16.5)
-    assert interval(rows) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-12)
+    assert share_interval(rows) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-12)
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
@@ -65,7 +65,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     covered = []
     for _ in range(200):
         difficulty = rng.beta(0.8, 1.2, size=(40, 1))
-        low, high = interval((rng.random((40, 6)) < difficulty).tolist())
+        low, high = share_interval((rng.random((40, 6)) < difficulty).tolist())
         covered.append(low <= 0.4 <= high)
     assert 0.91 <= np.mean(covered) <= 0.985
 

@@ -63,7 +63,7 @@ def difference_interval(first: tuple[float, Interval], second: tuple[float, Inte
     return p - q - math.hypot(p - low, other_high - q), p - q + math.hypot(high - p, q - other_low)
 
 
-def mean_interval(total: Float[Tensor, " clusters"], count: Float[Tensor, " clusters"]) -> Interval:
+def clustered_mean_interval(total: Float[Tensor, " clusters"], count: Float[Tensor, " clusters"]) -> Interval:
     """The interval of the mean m = Σ total / Σ count of many clusters: m ± 1.96 √(C/(C-1) Σ (total - m count)²) / Σ count.
 
     That is m ± 1.96 s/√C where each cluster is one value; of a single cluster both ends are m.

@@ -19,6 +19,7 @@ import reinlm
 from reinlm.config import differences, dump_yaml, merge, parse_yaml, redact
 from reinlm.errors import InputError
 from reinlm.importing import refuse_while_importing
+from reinlm.runs import locks
 from reinlm.runs.checkpoints import newest_checkpoint
 from reinlm.runs.files import remove, write_atomic, write_json
 from reinlm.sources import RUN_HEADER, Key, annotate
@@ -28,11 +29,8 @@ RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 HELD_OUT_FILE = "held_out.json"
 """Of `reinlm reward`: what the report draws of held-out judgements at the last evaluation: `step`, and `sets` by name."""
-LOCK_FILE = ".lock"
 CHECKPOINTS = "checkpoints"
 SpelledOut = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-_held: set[int] = set()  # descriptors of the locks that this process holds
 
 
 class RunFolder:
@@ -51,7 +49,7 @@ class RunFolder:
         self.path = path
         self.resumed = resumed
         """Whether the run goes on from what an earlier process left."""
-        self._unlock = weakref.finalize(self, _release, lock)
+        self._unlock = weakref.finalize(self, locks.release, lock)
 
     @staticmethod
     def check(
@@ -66,7 +64,7 @@ class RunFolder:
         spelled_out: SpelledOut = dict,
     ) -> None:
         """Raise what `create` would raise, and leave nothing behind: for before a model is loaded."""
-        _check_free(Path(path))
+        locks.check_free(Path(path))
         RunFolder._check(path, kind, config, resume, overwrite, may_change, defaults, spelled_out)
 
     @staticmethod
@@ -139,10 +137,10 @@ class RunFolder:
         refuse_while_importing("RunFolder.create")
         path, config, may_change = Path(path), _storable(config), tuple(may_change)
         how = (kind, config, resume, overwrite, may_change, defaults, spelled_out)
-        _check_free(path)
+        locks.check_free(path)
         cls._check(path, *how)
         path.mkdir(parents=True, exist_ok=True)
-        lock = _acquire(path)
+        lock = locks.acquire(path)
         try:
             # Another process may have made the folder between the first look and the lock.
             cls._check(path, *how)
@@ -150,7 +148,7 @@ class RunFolder:
                 _empty(path)
             _write_run_files(path, kind, config, command, notes, models, sources or {}, resume=resume)
         except BaseException:
-            _release(lock)
+            locks.release(lock)
             raise
         return cls(path, resumed=resume, lock=lock)
 
@@ -308,7 +306,7 @@ def _allowed(line: str, may_change: tuple[str, ...]) -> bool:
 
 
 def _contents(path: Path) -> list[Path]:
-    return [child for child in path.iterdir() if child.name != LOCK_FILE] if path.is_dir() else []
+    return [child for child in path.iterdir() if child.name != locks.LOCK_FILE] if path.is_dir() else []
 
 
 _WRITTEN = frozenset({
@@ -387,72 +385,3 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:  # a tool that only reads runs has no need of it
             continue
     return versions
-
-
-def _check_free(path: Path) -> None:
-    """Raises InputError where another run holds the folder's lock."""
-    if (path / LOCK_FILE).is_file() and os.access(path / LOCK_FILE, os.W_OK):
-        descriptor = _lock(path)
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _in_use(path: Path, owner: str) -> InputError:
-    if owner == str(os.getpid()):
-        return InputError(
-            f"{path} is being written by another run of this process",
-            hint="end that one first (trainer.close()), or give another folder",
-        )
-    return InputError(
-        f"{path} is being written by another process ({owner or 'unknown'})",
-        hint="wait for it to end, or give another folder",
-    )
-
-
-def _acquire(path: Path) -> int | None:
-    """Hold the folder's lock until `_release` or the end of the process; None where the system has no such lock."""
-    descriptor = _lock(path)
-    if descriptor is None:
-        return None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    if not _registered:
-        os.register_at_fork(after_in_child=_forget)
-        _registered.append(True)
-    _held.add(descriptor)
-    return descriptor
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock. Raises InputError where another one holds it."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(descriptor, 20).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise _in_use(path, owner) from None
-    except OSError:  # some network file systems know no locks
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-_registered: list[bool] = []
-
-
-def _forget() -> None:
-    """In a forked child: a worker that outlives a killed run must not keep its folder locked."""
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-def _release(lock: int | None) -> None:
-    if lock in _held:
-        _held.discard(lock)
-        os.close(lock)

@@ -15,7 +15,7 @@ from reinlm.data import DataConfig
 from reinlm.data.frames import named_sets
 from reinlm.display import cut, figures, html_table, text_table
 from reinlm.environments import is_question
-from reinlm.intervals import interval
+from reinlm.intervals import share_interval
 from reinlm.records import RewardEvent, Rollout, ScoredGroup, Task, total, unweighted
 from reinlm.rewards import RewardSet, TrainerState
 from reinlm.rollouts import Engine, Episodes, EventLoop, Sampling, sample_groups
@@ -288,7 +288,7 @@ def accuracy_metrics(correct: Sequence[Sequence[bool | None]]) -> dict[str, floa
     rows = [row for row in rows if row]
     if not rows:
         return {}
-    low, high = interval(rows)
+    low, high = share_interval(rows)
     metrics = {"accuracy": sum(map(sum, rows)) / sum(map(len, rows)), "accuracy_low": low, "accuracy_high": high}
     fewest = min(map(len, rows))
     for k in (2**power for power in range(fewest.bit_length())):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reinlm.data import Judged
 from reinlm.objectives.calibration import auc, brier_score, calibration_error
-from reinlm.objectives.intervals import bootstrap_counts, bootstrap_interval, mean_interval, wilson_interval
+from reinlm.objectives.intervals import bootstrap_counts, bootstrap_interval, clustered_mean_interval, wilson_interval
 from reinlm.objectives.reward_losses import comparisons
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def held_out_figures(
         brief: loss and accuracy alone, with their intervals.
     """
     sums = _by_cluster(losses.double().cpu(), torch.tensor(prompts_of(judged)))
-    found = _with_interval("loss", float(losses.double().mean()), mean_interval(*sums))
+    found = _with_interval("loss", float(losses.double().mean()), clustered_mean_interval(*sums))
     found["score/mean"] = float(score.double().mean())
     if float(spread.max()) > 0:
         found["score/spread"] = float(spread.double().mean())

@@ -12,7 +12,7 @@ import torch
 
 from reinlm.data import load_rows
 from reinlm.errors import InputError
-from reinlm.intervals import interval
+from reinlm.intervals import share_interval
 from reinlm.models import Policy
 from reinlm.objectives.win_rate import outcomes
 from reinlm.records import NO_TURN, Array, Rollout, RolloutGroup, ScoredGroup, Segment, Task
@@ -49,7 +49,7 @@ def win_rate_metrics(ours: Sequence[ScoredGroup], theirs: Mapping[str, ScoredGro
     flat = [value for row in rows for value in row]
     if not flat:
         return {"unpaired": float(unpaired)}
-    low, high = interval(rows)
+    low, high = share_interval(rows)
     return {
         "win_rate": sum(flat) / len(flat),
         "win_rate_low": low,
