@@ -292,3 +292,16 @@ def test_the_coefficient_of_a_full_divergence_follows_the_divergence_that_was_me
         rows[0][full_name] * rows[0]["completions/mean_length"]
     )
     assert rows[0][full_name] > 0.02
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("reference.path", {"reference": {"path": "./none"}, "algorithm": {"base": "grpo", "kl": 0.1}}),
+        ("critic.path", {"critic": {"path": "./none"}, "algorithm": "ppo"}),
+        ("teacher.path", {"teacher": {"path": "./none"}, "algorithm": "distill", "reward": None}),
+    ],
+)
+def test_a_further_model_that_is_not_there_is_named_by_its_key(tmp_path: Path, key: str, given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"^{key}: no such model folder: \./none"):
+        run_rl(tmp_path / "run", **given)

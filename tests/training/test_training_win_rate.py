@@ -103,7 +103,7 @@ def test_what_cannot_be_compared_with_is_refused(tmp_path: Path) -> None:
     mixed = [{"prompt": row["prompt"], "completion": "1", "model": name} for row in ROWS[:4] for name in ("a", "b")]
     with pytest.raises(reinlm.InputError, match="holds answers of several models: a, b"):
         reinlm.evaluate(model, ROWS[:4], against=str(jsonl(tmp_path / "mixed.jsonl", mixed)), **HOW)
-    with pytest.raises(reinlm.InputError, match="no such model folder"):
+    with pytest.raises(reinlm.InputError, match=r"^against: no such model folder: \./none"):
         reinlm.evaluate(model, ROWS[:4], against="./none", **HOW)
     with pytest.raises(reinlm.InputError, match="set reward"):
         reinlm.evaluate(model, ROWS[:4], against=str(file), environment="turns.py:Turns")

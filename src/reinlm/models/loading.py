@@ -408,10 +408,13 @@ def _checkpoint_layers(model: Any) -> None:
         raise InputError(f"model.gradient_checkpointing: {first_line(error)}") from error
 
 
-def check_model_folder(path: str) -> None:
-    """Raises InputError where a folder that is named is not there, or lacks a configuration or weights."""
-    for need in ("config.json", "weights"):
-        _check_folder(path, need, None)
+def check_model_folder(path: str, key: str) -> None:
+    """Raises InputError, which names the key, where a folder that is named is not there, or lacks a configuration or weights."""
+    try:
+        for need in ("config.json", "weights"):
+            _check_folder(path, need, None)
+    except InputError as error:
+        raise InputError(f"{key}: {error.message}", hint=error.hint) from error
 
 
 def _check_folder(path: str, need: str, revision: str | None) -> None:

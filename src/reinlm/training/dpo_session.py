@@ -40,7 +40,7 @@ class DPOInputs(Inputs):
     def __init__(self, config: DPOConfig, algorithm: PreferenceAlgorithm) -> None:
         refuse_orders(config)
         if config.reference is not None:
-            check_model_folder(config.reference.path)
+            check_model_folder(config.reference.path, "reference.path")
         self.algorithm = algorithm
         try:
             self.found = find_judged(config.data)

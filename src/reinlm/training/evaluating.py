@@ -68,9 +68,9 @@ def run_evaluation(
     if config.against is not None and is_file_of_answers(config.against):
         stored = StoredAnswers(config.against)
     elif config.against is not None:
-        check_model_folder(config.against)
+        check_model_folder(config.against, "against")
     if config.tabled:
-        _check_all(sets, models, loaded or {})
+        _check_all(config, loaded or {})
     found: dict[tuple[str, str], Evaluation] = {}
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
@@ -171,12 +171,12 @@ def _answers_of(
     return {title: {group.group.task.id: group for group in one.groups} for title, one in found.items()}
 
 
-def _check_all(sets: Mapping[str, DataConfig], models: Mapping[str, ModelConfig], loaded: Mapping[str, Any]) -> None:
+def _check_all(config: EvalConfig, loaded: Mapping[str, Any]) -> None:
     """Raise InputError for a set or a model of several that cannot be used, before the first is scored."""
-    for name, model in models.items():
+    for name, model in config.named_models.items():
         if name not in loaded:
-            check_model_folder(model.path)
-    for data in sets.values():
+            check_model_folder(model.path, f"models.{name}" if config.models else "model.path")
+    for data in config.named_sets.values():
         find_rows(data, "prompt")
 
 

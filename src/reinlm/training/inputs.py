@@ -82,7 +82,7 @@ class PromptInputs(Inputs):
     def __init__(self, config: RLConfig | DPOConfig) -> None:
         refuse_orders(config)
         if config.reference is not None:
-            check_model_folder(config.reference.path)
+            check_model_folder(config.reference.path, "reference.path")
         self.found = find_rows(config.data, "prompt")
         _check_batch(config, len(self.found.rows))
         self.held_out = {name: find_rows(data, "prompt") for name, data in config.evaluation.data.items()}
@@ -111,7 +111,9 @@ class RLInputs(PromptInputs):
 
     def __init__(self, config: RLConfig) -> None:
         if config.teacher is not None:
-            check_model_folder(config.teacher.path)
+            check_model_folder(config.teacher.path, "teacher.path")
+        if config.critic is not None and config.critic.path is not None:
+            check_model_folder(config.critic.path, "critic.path")
         super().__init__(config)
         self.text = None if config.text is None else find_rows(config.text.data, "example")
 
