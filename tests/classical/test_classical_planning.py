@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from reinlm.classical import PolicyIteration, ValueIteration, evaluate
-from reinlm.classical.tabular import blackjack
+from reinlm.classical.tabular import blackjack, dynamic_programming
+from reinlm.classical.tabular import model as tabular_model
 from reinlm.classical.tabular.model import model_of
 from reinlm.classical.worlds import ShortCorridor
 from reinlm.errors import InputError
@@ -99,9 +100,9 @@ def test_blackjack_by_the_books_rules_loses_little(kind: type) -> None:
     assert below_17 == expected  # figure 5.2: stick on 13 against 2 to 6, on 12 against 4 to 6
 
 
-@pytest.mark.parametrize("rules", [{"sab": True}, {"natural": True}, {}])
-def test_the_blackjack_model_agrees_with_the_game_itself(rules: dict[str, Any]) -> None:
-    """Stick on 18 or more, 40,000 hands; the standard error of the mean is 0.005."""
+@pytest.mark.parametrize(("rules", "hands"), [({"sab": True}, 10_000), ({"natural": True}, 40_000), ({}, 10_000)])
+def test_the_blackjack_model_agrees_with_the_game_itself(rules: dict[str, Any], hands: int) -> None:
+    """Stick on 18 or more; the standard error of the mean is 0.005 for 40,000 hands, where 1.5 for a natural adds 0.02."""
     env = gym.make("Blackjack-v1", **rules)
     model = model_of(env)
     assert model is not None
@@ -109,8 +110,8 @@ def test_the_blackjack_model_agrees_with_the_game_itself(rules: dict[str, Any]) 
     for row in range(704):
         policy[row, int(row // 22 < 18)] = 1.0
     exact = float(model.start @ model.evaluate(policy, 1.0))
-    found = evaluate(lambda seen: int(seen[0] < 18), "Blackjack-v1", 40_000, seed=0, **rules)
-    assert found.mean_return == pytest.approx(exact, abs=4 * found.std_return / 200)
+    found = evaluate(lambda seen: int(seen[0] < 18), "Blackjack-v1", hands, seed=0, **rules)
+    assert found.mean_return == pytest.approx(exact, abs=4 * found.std_return / hands**0.5)
 
 
 def test_the_dealers_scores_are_a_distribution() -> None:
@@ -125,7 +126,8 @@ def test_the_dealers_scores_are_a_distribution() -> None:
     )
 
 
-def test_a_policy_that_never_ends_has_no_value_without_discount() -> None:
+def test_a_policy_that_never_ends_has_no_value_without_discount(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tabular_model, "IMPROPER", 2_000)
     model = model_of(gym.make("CliffWalking-v1"))
     assert model is not None
     left = torch.zeros(48, 4, dtype=torch.float64)
@@ -150,7 +152,8 @@ def test_equal_actions_share_the_choice_so_that_no_policy_walks_in_circles() -> 
     assert float(agent.model.start @ agent.model.evaluate(single, 1.0)) <= 14 / 17 + 1e-9
 
 
-def test_planners_say_what_they_need() -> None:
+def test_planners_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_programming, "IMPROPER", 2_000)
     with pytest.raises(InputError, match=r"policy_iteration needs a model, and .*Corridor.* has none"):
         PolicyIteration(ShortCorridor())
     with pytest.raises(InputError, match="takes no steps"):
