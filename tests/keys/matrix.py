@@ -115,7 +115,7 @@ class Matrix:
                 seen = self._run(verb, tree)
             except ReinlmError as error:
                 return {"error": error}
-        new = {path.name for path in self.folder.iterdir()} - before - {"run"}
+        new = {path.name for path in self.folder.iterdir()} - before - {"run", "__pycache__"}
         seen["messages"] = [
             *seen.get("messages", ()),
             *sorted({str(item.message) for item in warned if "reinlm" in item.filename}),
