@@ -37,6 +37,7 @@ from reinlm.parts import PARTS
 from reinlm.recipe import merge_settings
 from reinlm.runs import read_metrics, without_clocks
 from reinlm.runs.folder import notes_in, read_run
+from reinlm.sandbox.pool import end_kept
 from tracker_files import trackio_runs, wandb_runs
 
 Seen = dict[str, Any]
@@ -98,6 +99,7 @@ class Matrix:
         return self._baselines[name]
 
     def _observe(self, verb: str, tree: Mapping[str, Any]) -> Seen:
+        end_kept()  # every run starts its own processes, which are counted
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         for stray in STRAYS:
             path = self.folder / stray

@@ -9,7 +9,7 @@ import pytest
 
 from reinlm.errors import RunError
 from reinlm.plain import decode, encode
-from reinlm.sandbox.pool import WorkerPool
+from reinlm.sandbox.pool import WorkerPool, end_kept
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
 SERVICE = "sandbox_support"
@@ -38,6 +38,14 @@ def call(method, limit=10.0, **arguments):
         return worker.call(method, arguments, limit)
 
     return task
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_arguments_arrive_decoded_and_results_come_back(worker):
@@ -195,3 +203,34 @@ def test_a_forked_process_cannot_use_the_pool(pool):
             os._exit(3)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def test_a_pool_that_keeps_its_processes_leaves_them_to_the_next_one():
+    end_kept()
+    pids = []
+    for _ in range(2):
+        pool = WorkerPool(SERVICE, width=2, keep=True)
+        pids.append(pool.submit(call("pid")).result())
+        pool.close()
+    assert pids[0] == pids[1]
+    other = WorkerPool(SERVICE)
+    assert other.submit(call("pid")).result() != pids[0]
+    other.close()
+    assert alive(pids[0])
+    end_kept()
+    assert not alive(pids[0])
+
+
+def test_a_process_in_a_call_is_not_kept():
+    end_kept()
+    pool = WorkerPool(SERVICE, keep=True)
+    pid = pool.submit(call("pid")).result()
+    future = pool.submit(call("sleep", 60.0, seconds=60))
+    time.sleep(0.2)
+    pool.close()
+    assert future.done()
+    assert not alive(pid)
+    again = WorkerPool(SERVICE, keep=True)
+    assert again.submit(call("pid")).result() != pid
+    again.close()
+    end_kept()

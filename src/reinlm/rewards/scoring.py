@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from reinlm.models import RewardModel
 
 _CallMode = Literal["group", "batch"]
+_keys = itertools.count()
+"""The numbers of rewards in worker processes, which may serve one set of rewards after another."""
 
 
 @dataclass(frozen=True)
@@ -379,14 +382,14 @@ def build_rewards(
             "rewards are built while a reward function is being imported",
             hint='the file that holds the function also starts a run: guard that with `if __name__ == "__main__":`',
         )
-    checks, here = WorkerPool(SERVICE, config.workers), WorkerPool(SERVICE)
+    checks, here = WorkerPool(SERVICE, config.workers, keep=True), WorkerPool(SERVICE)
     pools = [checks, here]
     try:
         rewards = []
-        for key, choice in enumerate(read_spec(config.functions)):
+        for choice in read_spec(config.functions):
             own = WorkerPool(SERVICE)
             pools.append(own)
-            rewards.append(_ready(key, choice, config, checks, here, own))
+            rewards.append(_ready(next(_keys), choice, config, checks, here, own))
     except BaseException:
         _close(pools)
         raise

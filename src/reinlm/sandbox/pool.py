@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from reinlm.sandbox.worker import Worker
 
 T = TypeVar("T")
 
+_kept: dict[tuple[int, str], list[Worker]] = {}
+"""By owner and service: the workers of closed pools that the next pool takes."""
+
 
 class WorkerPool:
     """A queue of tasks for `width` worker processes; each starts when there is work for it.
@@ -27,12 +31,15 @@ class WorkerPool:
         result = pool.submit(lambda worker: worker.call("load", {"key": 0, "source": source}, limit=300.0)).result()
     """
 
-    def __init__(self, service: str, width: int = 1) -> None:
-        self._workers = [Worker(service) for _ in range(width)]
-        self._idle: LifoQueue[Worker] = (
-            LifoQueue()
-        )  # the last one used first: a second process starts when it is needed
-        for worker in self._workers:
+    def __init__(self, service: str, width: int = 1, *, keep: bool = False) -> None:
+        """`keep`: `close` leaves its processes to the next such pool of this process, which need not start them: for
+        services that run no code but reinlm's, and whose state no other pool can see."""
+        self._keep = keep
+        spare = _kept.setdefault((os.getpid(), service), []) if keep else []
+        self._service = service
+        self._workers = [spare.pop() if spare else Worker(service) for _ in range(width)]
+        self._idle: LifoQueue[Worker] = LifoQueue()
+        for worker in reversed(self._workers):  # the last one in is used first: a second process starts when it is needed
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(width)
         self._stops: WeakKeyDictionary[Future[Any], threading.Event] = WeakKeyDictionary()
@@ -60,6 +67,10 @@ class WorkerPool:
             self.cancel(future)
         with suppress(RuntimeError):  # the garbage collector may close the pool from within one of its threads
             self._threads.shutdown()
+        while self._keep and not self._idle.empty():
+            if (worker := self._idle.get()).running:
+                self._workers.remove(worker)
+                _kept[self._owner, self._service].append(worker)
         for worker in self._workers:
             worker.close()
 
@@ -70,3 +81,11 @@ class WorkerPool:
             return task(worker)
         finally:
             self._idle.put(worker)
+
+
+@atexit.register
+def end_kept() -> None:
+    """End the processes that closed pools have left for later ones."""
+    for (owner, _), workers in _kept.items():
+        while owner == os.getpid() and workers:
+            workers.pop().close()

@@ -68,6 +68,11 @@ class Worker:
         self._frames = Frames(REPLY_LIMIT)
         self._number = 0
 
+    @property
+    def running(self) -> bool:
+        """Whether it has a process, which has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Make sure that the process runs and has sent nothing since its last call."""
         if self._channel is not None and self._process is not None:
