@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -377,7 +378,8 @@ def _storable(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(plain(redact(config)))
 
 
-def _versions() -> dict[str, str]:
+@functools.cache
+def _versions() -> Mapping[str, str]:
     versions = {"reinlm": reinlm.__version__, "python": platform.python_version()}
     for package in ("torch", "transformers", "tokenizers"):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ def dump(config: Config) -> dict[str, Any]:
     return tree
 
 
-def dump_defaults(kind: type[Config]) -> dict[str, Any]:
+@functools.cache
+def dump_defaults(kind: type[Config]) -> Mapping[str, Any]:
     """What `dump` says of sections and keys that are not given: what a run from before a key existed had in force."""
     fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
     return {name: _dumped(field.get_default(call_default_factory=True)) for name, field in fields.items()}
