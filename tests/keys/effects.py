@@ -1,6 +1,6 @@
 """Measure where the effect of every key is seen, and write src/reinlm/key_effects.json: `python tests/keys/effects.py`.
 
-The page docs/configuration.md is written from it by `reinlm keys --page`.
+The page docs/configuration.md is written from it by `reinlm keys --page`. Prints the CPU time of each verb.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ def main() -> None:
     effects = {}
     for verb in VERBS:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            began = time.process_time()
             effects[verb] = measure(verb, fill(Path(folder)), patch)
+        print(f"{verb}: {len(effects[verb])} keys, {time.process_time() - began:.1f} s of CPU time")
     EFFECTS.write_text(json.dumps(effects, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -20,14 +21,16 @@ JUDGED = Path(__file__).with_name("sharded_judged_worker.py")
 def run(
     name: str, folder: Path, ranks: int, checkpoint: Path | None = None, worker: Path = WORKER
 ) -> list[dict[str, Any]]:
-    """The results of every process."""
+    """The results of every process. One alone computes in this process, which need not start."""
     folder.mkdir()
-    extra = [str(checkpoint)] if checkpoint else []
+    if ranks == 1:
+        importlib.import_module(worker.stem).main(name, str(folder), 0, 1, "", *([str(checkpoint)] if checkpoint else []))
+        return [torch.load(folder / "result0.pt", weights_only=True)]
     rendezvous = f"file://{folder / 'rendezvous'}"
     command = [sys.executable, str(worker), name, str(folder)]
     processes = [
         subprocess.Popen(
-            [*command, str(rank), str(ranks), rendezvous, *extra],
+            [*command, str(rank), str(ranks), rendezvous],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             text=True,
