@@ -276,9 +276,13 @@ def test_a_run_keeps_once_that_both_likelihoods_fell(tmp_path: Path) -> None:
 
 
 def test_without_a_reference_both_likelihoods_are_held_against_the_first_ten_updates() -> None:
-    falling, control = FallingLikelihoods(), Control()
     said: list[str] = []
-    control.warn = said.append  # type: ignore[method-assign]
+
+    class Heard(Control):
+        def warn(self, message: str) -> None:
+            said.append(message)
+
+    falling, control = FallingLikelihoods(), Heard()
 
     def see(step: int, chosen: float, rejected: float) -> None:
         lengths = {"completions/chosen_length": 10.0, "completions/rejected_length": 10.0}
