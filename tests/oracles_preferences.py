@@ -71,6 +71,21 @@ def _pair(name: str, row: dict, values: dict, mean_length: float) -> float:
     return imitation + beta * softplus(-(odds[0] - odds[1]))
 
 
+def pair_rewards(name: str, data: dict[str, np.ndarray], values: dict) -> tuple[np.ndarray, np.ndarray]:
+    """What the policy is taken to say of the worth of both answers: β times what the loss compares, SLiC-HF without β."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for row in zip(*data.values(), strict=True):
+        pair = dict(zip(data, row, strict=True))
+        for rewards, side in zip(found, ("chosen", "rejected"), strict=True):
+            worth, length = pair[side], max(1, pair[f"{side}_length"])
+            if name not in ("slic", "orpo", "simpo", "cpo"):
+                worth -= pair[f"ref_{side}"]
+            if name in ("orpo", "simpo", "dpo_norm"):
+                worth /= length
+            rewards.append(worth * values.get("beta", 1.0))
+    return np.array(found[0]), np.array(found[1])
+
+
 def kto_losses(log_ratio: np.ndarray, desirable: np.ndarray, mismatched: np.ndarray, values: dict) -> np.ndarray:
     z0 = max(0.0, mismatched.mean())
     good = [values["desirable_weight"] * (1 - sigmoid(values["beta"] * (a - z0))) for a in log_ratio]

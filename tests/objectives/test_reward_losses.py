@@ -27,6 +27,7 @@ from reinlm.objectives import (
     pairwise_accuracy,
     reliability,
 )
+from reinlm.objectives.calibration import bin_of
 from reinlm.objectives.reward_losses import comparisons, plackett_luce_loss
 
 LOSSES: dict[str, list[RewardLoss]] = {
@@ -169,6 +170,19 @@ def test_the_calibration_error_is_that_of_the_loop(predicted: list[float], seed:
     expected = oracle.expected_calibration_error(np.array(predicted), outcome, bins)
     assert float(calibration_error(*given_, bins)) == pytest.approx(expected)
     assert float(brier_score(*given_)) == pytest.approx(((np.array(predicted) - outcome) ** 2).mean())
+
+
+def test_metrics_are_counted_in_double_precision_whatever_the_scores_are() -> None:
+    assert float(auc(torch.ones(1), torch.tensor([0.0, 2.0, 2.0]))) == pytest.approx(1 / 3, abs=1e-15)
+    positive = torch.cat([torch.zeros(128), torch.full((129,), 2.0)]).bfloat16()  # bfloat16 counts to 256
+    assert float(auc(positive, torch.ones(1).bfloat16())) == pytest.approx(129 / 257, abs=1e-15)
+    assert float(auc(-torch.ones(1).bfloat16(), -positive)) == pytest.approx(129 / 257, abs=1e-15)
+
+
+def test_there_are_ten_bins_unless_others_are_asked_for() -> None:
+    assert bin_of(torch.tensor([0.05, 0.5, 0.81, 0.89, 1.0])).tolist() == [0, 5, 8, 8, 9]
+    predicted, outcome = torch.tensor([0.81, 0.89]), torch.tensor([1.0, 0.0])  # in 11 bins each would be alone
+    assert float(calibration_error(predicted, outcome)) == pytest.approx(0.85 - 0.5)
 
 
 def test_metrics_without_a_case_and_of_no_probability() -> None:

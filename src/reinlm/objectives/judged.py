@@ -36,7 +36,7 @@ class _Judged:
         return {name: value for name, value in named.items() if value is not None}
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Any:
-        return replace(self, **{name: change(x) for name, x in self._tensors().items() if name != "mismatched"})
+        return replace(self, **{name: change(x) for name, x in self._tensors().items()})
 
 
 @dataclass(frozen=True)
