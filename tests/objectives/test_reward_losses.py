@@ -214,12 +214,25 @@ def test_metrics_without_a_case_and_of_no_probability() -> None:
         (lambda: BradleyTerry(label_smoothing=-0.1), "bradley_terry: label_smoothing is a share of wrong labels"),
         (lambda: PlackettLuce(top=0), "plackett_luce: top must be at least 1, not 0"),
         (lambda: Davidson(nu=0.0), "davidson: nu must be more than 0 and finite, not 0.0"),
+        (lambda: Davidson(nu=math.inf), "davidson: nu must be more than 0 and finite, not inf"),
         (lambda: RaoKupper(theta=1.0), "rao_kupper: theta must be more than 1 and finite, not 1.0"),
+        (lambda: RaoKupper(theta=math.inf), "rao_kupper: theta must be more than 1 and finite, not inf"),
     ],
 )
 def test_a_coefficient_out_of_range_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         make()
+
+
+def test_coefficients_at_the_ends_of_their_ranges_are_taken() -> None:
+    """Of equal scores a win has probability 1/(1 + θ), and 1/(2 + ν): next to no ties leave a half, many next to nothing."""
+    wins = [
+        float(family.log_probabilities(torch.zeros(1, dtype=torch.float64))[0].exp())
+        for family in (RaoKupper(1.001), RaoKupper(99.0), Davidson(1e-6), Davidson(98.0))
+    ]
+    assert wins == pytest.approx([1 / 2.001, 0.01, 1 / 2.000001, 0.01])
+    best = PlackettLuce(top=1)(ranked([([0.0, 0.0, 0.0], [0, 1, 2], 0.0)]))
+    assert best.tolist() == pytest.approx([math.log(3.0)])
 
 
 def test_units_and_ranks_are_in_order() -> None:
@@ -234,9 +247,11 @@ def test_units_and_ranks_are_in_order() -> None:
 
 def test_what_a_loss_lacks_is_named() -> None:
     bare = Ranked(torch.zeros(2), torch.tensor([0, 0]), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="margin_weight needs the margin of each unit"):
+    with pytest.raises(
+        ValueError, match=r"^bradley_terry: margin_weight needs the margin of each unit, and there are none$"
+    ):
         BradleyTerry(margin_weight=1.0)(bare)
-    with pytest.raises(ValueError, match="regression needs the rating of each answer"):
+    with pytest.raises(ValueError, match=r"^regression needs the rating of each answer, and there are none$"):
         Regression()(bare)
     with pytest.raises(NotImplementedError):
         RewardLoss()(bare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 
@@ -60,10 +61,7 @@ def majority_vote(answers: Sequence[Hashable | None]) -> int | None:
         >>> majority_vote(["7", None, "8", "8"])
         2
     """
-    votes: dict[Hashable, int] = {}
-    for answer in answers:
-        if answer is not None:
-            votes[answer] = votes.get(answer, 0) + 1
+    votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return None
     most = max(votes.values())
