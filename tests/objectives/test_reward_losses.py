@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -240,9 +241,27 @@ def test_units_and_ranks_are_in_order() -> None:
     for unit in ([1, 1], [0, 2], [1, 0]):
         with pytest.raises(ValueError, match=r"^units are numbered from 0, ascending, without a gap"):
             Ranked(zeros, torch.tensor(unit), torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"^the ranks of a unit ascend"):
-        Ranked(zeros, torch.tensor([0, 0]), torch.tensor([1, 0]))
-    assert Ranked(zeros, torch.tensor([0, 1]), torch.tensor([1, 0])).units == 2
+    for rank in ([0, 2, 1, 0], [0, 1, 2, 1], [1, 2, 3, 0], [-1, 0, 0, 0], [0, -1, -1, 0]):
+        with pytest.raises(ValueError, match=r"^the ranks of a unit ascend from 0: the best answer is first$"):
+            Ranked(torch.zeros(4), torch.tensor([0, 0, 0, 1]), torch.tensor(rank))
+    assert Ranked(torch.zeros(4), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 3, 0])).units == 2
+
+
+def test_the_shapes_of_what_is_ranked_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    places = torch.tensor([0, 0, 1])
+    given_ = {"scores": torch.zeros(3), "unit": places, "rank": torch.tensor([0, 1, 0])}
+    given_ |= {"ratings": torch.zeros(3), "margin": torch.zeros(2)}
+    assert Ranked(**given_).units == 2
+    for name, wrong, shapes in [
+        ("scores", torch.zeros(3, 1), r"\(3, 1\) where \(3,\)"),
+        ("unit", places[:2], r"\(2,\) where \(3,\)"),
+        ("rank", places[:0], r"\(0,\) where \(3,\)"),
+        ("ratings", torch.zeros(4), r"\(4,\) where \(3,\)"),
+        ("margin", torch.zeros(3), r"\(3,\) where \(2,\)"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name} has shape {shapes} is expected$"):
+            Ranked(**{**given_, name: wrong})
 
 
 def test_what_a_loss_lacks_is_named() -> None:
