@@ -18,9 +18,8 @@ def test_a_function_takes_a_value_by_its_earlier_name() -> None:
         return rewards * gamma, weights
 
     made: Any = total
-    with pytest.warns(FutureWarning, match=r"^total: discount is named gamma; say gamma$") as told:
+    with pytest.warns(FutureWarning, match=r"^total: discount is named gamma; say gamma$"):
         assert made(4.0, discount=0.5) == (2.0, "")
-    assert [one.filename for one in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert made(4.0, gamma=0.25, weights="w") == (1.0, "w")
@@ -38,11 +37,10 @@ def test_a_dataclass_takes_a_value_by_its_earlier_name_and_gives_it_by_that() ->
         gae_lambda: float = 0.95
 
     made: Any = Trace
-    with pytest.warns(FutureWarning, match=r"^Trace: smoothing is named gae_lambda; say gae_lambda$") as made_:
+    with pytest.warns(FutureWarning, match=r"^Trace: smoothing is named gae_lambda; say gae_lambda$"):
         trace = made(smoothing=0.5)
-    with pytest.warns(FutureWarning, match=r"^Trace: smoothing is named gae_lambda; say gae_lambda$") as read:
+    with pytest.warns(FutureWarning, match=r"^Trace: smoothing is named gae_lambda; say gae_lambda$"):
         assert trace.smoothing == 0.5
-    assert [one.filename for one in [*made_, *read]] == [__file__] * 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert (trace, trace.gae_lambda, made().gae_lambda) == (Trace(0.5), 0.5, 0.95)
