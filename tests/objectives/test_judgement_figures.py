@@ -66,8 +66,7 @@ def test_bins_hold_their_lower_ends(seed: int, count: int, bins: int, least: flo
     draw = np.random.default_rng(seed)
     predicted = least + (1.0 - least) * draw.integers(0, 17, count) / 16
     outcome, weight = draw.choice([0.0, 0.5, 1.0], count), draw.integers(0, 3, count).astype(np.float64)
-    given_ = (torch.tensor(values) for values in (predicted, outcome))
-    found = reliability(*given_, bins, least, torch.tensor(weight))
+    found = reliability(torch.tensor(predicted), torch.tensor(outcome), bins, least, torch.tensor(weight))
     place = [min(int((p - least) * bins / (1.0 - least)), bins - 1) for p in predicted]
     for b in range(bins):
         inside = [i for i in range(count) if place[i] == b and weight[i] > 0]
