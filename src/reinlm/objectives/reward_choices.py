@@ -46,7 +46,8 @@ class Ranked:
         starts = len(self.unit) == 0 or int(self.unit[0]) == 0
         if not starts or bool(((steps < 0) | (steps > 1)).any()):
             raise ValueError("units are numbered from 0, ascending, without a gap")
-        first = torch.nn.functional.pad(steps, (1, 0), value=1)[: len(self.unit)] == 1
+        first = torch.ones_like(self.unit, dtype=torch.bool)
+        first[1:] = steps == 1
         if bool(((self.rank.diff() < 0) & (steps == 0)).any()) or bool((self.rank[first] != 0).any()):
             raise ValueError("the ranks of a unit ascend from 0: the best answer is first")
         self._check_shape("margin", self.units)
