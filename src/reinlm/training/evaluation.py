@@ -94,7 +94,7 @@ class Evaluation:
 
     metrics: dict[str, float]
     """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded,
-    environment_errors."""
+    environment_errors; of held-out text text/loss, text/perplexity, text/entropy, text/mean_token_accuracy, text/tokens."""
     groups: tuple[ScoredGroup, ...]
     correct: tuple[tuple[bool | None, ...], ...]
     """For every group, whether each answer is right; None where that cannot be said: an episode that an error ended, or one
@@ -104,9 +104,14 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     """What a user should know: the first error of each reward function and of environments, and why rewards are absent."""
 
+    @property
+    def measured_on(self) -> str:
+        """What stands over the figures: how many prompts there are, or that there is text alone."""
+        return f"{len(self.groups)} prompts" if self.groups else "held-out text"
+
     def __repr__(self) -> str:
         table = text_table(figures(self.metrics)) if self.metrics else "no figures"
-        return "\n".join([f"{len(self.groups)} prompts", table, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([self.measured_on, table, *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         samples = [
@@ -117,8 +122,9 @@ class Evaluation:
             )
             for row in sample_rows(self, 5)
         ]
-        shown = html_table([("figure", "value"), *figures(self.metrics)], f"{len(self.groups)} prompts")
-        return f"<div>{shown}{html_table([('prompt', 'answer', 'reward'), *samples])}</div>"
+        shown = html_table([("figure", "value"), *figures(self.metrics)], self.measured_on)
+        answers = html_table([("prompt", "answer", "reward"), *samples]) if samples else ""
+        return f"<div>{shown}{answers}</div>"
 
 
 def text_of(content: Any) -> str:
