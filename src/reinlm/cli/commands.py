@@ -249,6 +249,9 @@ def evaluate(
     against: Annotated[
         str | None, typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward.")
     ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="file.py:function that sees both answers, in place of the reward of --against.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
     seed: Seed = None,
@@ -265,17 +268,15 @@ def evaluate(
     settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     (one, models), (file, sets) = named_or_one("--model", model), named_or_one("--data", data)
     settings |= {} if sets is None else {"data": sets}
-    (held_out, texts) = named_or_one("--text", text)
+    one_text, texts = named_or_one("--text", text)
+    held_out = {"data": texts} if texts else one_text
     flags = sections_of_flags(
         one, file, models=models, reward=reward, environment=environment, evaluation=settings or None, seed=seed
     )
     tree = settings_tree(
         "eval",
         arguments,
-        flags
-        | without_none(
-            {"text": {"data": texts} if texts else held_out, "output": output and str(output), "against": against}
-        ),
+        flags | without_none({"text": held_out, "output": output and str(output), "against": against, "judge": judge}),
         explain=explain,
     )
     if explain:

@@ -13,6 +13,7 @@ from reinlm.errors import InputError
 from reinlm.models import ModelConfig
 from reinlm.places import short_names
 from reinlm.rewards import RewardConfig
+from reinlm.rewards.judging import JudgeConfig, read_judge
 from reinlm.rollouts import EvalRolloutConfig
 from reinlm.training.config import (
     EpisodesConfig,
@@ -30,7 +31,7 @@ OF_A_RUN = ("every", "stop_at", "patience")
 """Keys of `evaluation` that say when a run evaluates and ends; `reinlm eval` has none of them."""
 
 
-OF_ANSWERS = ("environment", "reward", "against", "diversity", "output", "seed")
+OF_ANSWERS = ("environment", "reward", "against", "judge", "diversity", "output", "seed")
 """Keys of `eval` that say how answers are sampled, scored, compared or written."""
 
 
@@ -53,7 +54,10 @@ class EvalConfig(EpisodesConfig):
     rollout: EvalRolloutConfig = EvalRolloutConfig()
     against: ModelPath | None = None
     """A model or a run, or a file of answers (rows with prompt and completion): how often each model's answers earn more than its
-    answers to the same prompts, a tie counted half."""
+    answers to the same prompts, a tie counted half; or with `judge`, how often they are judged better."""
+    judge: JudgeConfig | None = None
+    """With `against`: a function that sees both answers to a prompt and says which is better, in place of their rewards. Each
+    pair is shown in both orders."""
     diversity: bool = False
     """Whether to measure how much the answers differ: distinct_1 and distinct_2 of the set, similarity and entropy of the
     answers to one prompt."""
@@ -81,6 +85,11 @@ class EvalConfig(EpisodesConfig):
     @classmethod
     def _functions(cls, value: Any) -> Any:
         return read_reward(value)
+
+    @field_validator("judge", mode="before")
+    @classmethod
+    def _judge(cls, value: Any) -> Any:
+        return read_judge(value)
 
     @field_validator("model")
     @classmethod
@@ -147,8 +156,12 @@ class EvalConfig(EpisodesConfig):
 
     @model_validator(mode="after")
     def _compares_rewards(self) -> EvalConfig:
-        if self.against is not None and self.reward is None and is_file_of_answers(self.against):
-            raise ValueError("against: answers in a file have no environment that rewards them: set reward")
+        if self.judge is not None and self.against is None:
+            raise InputError(
+                "judge has no effect without against: it compares answers", hint="set against to a model or a file"
+            )
+        if self.against is not None and self.reward is None and self.judge is None and is_file_of_answers(self.against):
+            raise ValueError("against: answers in a file have no environment that rewards them: set reward or judge")
         return self
 
     @model_validator(mode="after")

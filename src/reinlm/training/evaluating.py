@@ -19,6 +19,7 @@ from reinlm.models.loading import check_model_folder
 from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import ScoredGroup
 from reinlm.rewards import RewardSet
+from reinlm.rewards.judging import Judge, build_judge
 from reinlm.rollouts import Sampling
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import checked_file, write_json_lines
@@ -33,7 +34,7 @@ from reinlm.training.held_out import read_text, text_metrics
 from reinlm.training.inputs import check_set, skipped_lines
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
-from reinlm.training.win_rate import StoredAnswers, is_file_of_answers, win_rate_metrics
+from reinlm.training.win_rate import StoredAnswers, is_file_of_answers, judged_metrics, win_rate_metrics
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -67,7 +68,9 @@ def run_evaluation(
         refuse_order(data, "data" if config.data is not None else f"evaluation.data.{name}")
     for name, data in config.text.data.items():
         refuse_order(data, "text.data" if name == "text" else f"text.data.{name}")
-    environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=bool(sets))
+    environment = resolve_environment(
+        config.environment, config.rollout, config.reward, needs_rewards=bool(sets) and config.judge is None
+    )
     stored = None
     if config.against is not None and is_file_of_answers(config.against):
         stored = StoredAnswers(config.against)
@@ -79,12 +82,13 @@ def run_evaluation(
     texts: dict[tuple[str, str], Evaluation] = {}
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
+        judge = None if config.judge is None else stack.enter_context(build_judge(config.judge))
         other: dict[str, dict[str, ScoredGroup]] = {}
         if config.against is not None and stored is None:
             other = _answers_of(config, environment, rewards, say)
         try:
             for name, model in models.items():
-                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say, stored)
+                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say, stored, judge)
                 for title, data in config.text.data.items():
                     texts[name, title] = Evaluation(scoring.measured(data, title), (), ())
                 for title, data in sets.items():
@@ -95,13 +99,14 @@ def run_evaluation(
                         result = replace(result, metrics={**result.metrics, **diversity_metrics(result.groups)})
                     found[name, title] = result
                     where = f"evaluation of {name} on {title}" if config.tabled else "evaluation"
-                    check_rewarded(
-                        where,
-                        result.groups,
-                        result.messages,
-                        functions=rewards is not None,
-                        max_new_tokens=MAX_NEW_TOKENS,
-                    )
+                    if judge is None or rewards is not None:
+                        check_rewarded(
+                            where,
+                            result.groups,
+                            result.messages,
+                            functions=rewards is not None,
+                            max_new_tokens=MAX_NEW_TOKENS,
+                        )
                 scoring.close()
         finally:
             if output is not None and found:
@@ -127,8 +132,9 @@ class _Scoring:
         rewards: RewardSet | None,
         say: Say,
         stored: StoredAnswers | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        self.config, self.rewards, self.say, self.stored = config, rewards, say, stored
+        self.config, self.rewards, self.say, self.stored, self.judge = config, rewards, say, stored, judge
         self.policy = load_model(model, loaded, say)
         self.model, self.environment = model, environment
         self.setup: EpisodeSetup | None = None
@@ -154,6 +160,8 @@ class _Scoring:
             self.rewards.check(tasks.items)
         elif self.rewards is not None:
             check_set(self.rewards, title, tasks.items)
+        if self.judge is not None:
+            self.judge.check(tasks.items)
         if self.stored is not None:
             self.stored.check(tasks.items)
         with Computing.chosen(policy.model).in_force():
@@ -171,9 +179,12 @@ class _Scoring:
         """The evaluation with the win rate against the answers of another model; None: against those in a file."""
         if theirs is None:
             assert self.stored is not None
-            assert self.rewards is not None
             theirs = self.stored.scored(result.groups, self.policy, self.rewards)
-        return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
+        if self.judge is None:
+            return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
+        judged = judged_metrics(self.judge, result.groups, theirs)
+        leading = {} if self.rewards is not None else judged  # there is nothing else that says how good the answers are
+        return replace(result, metrics={**leading, **result.metrics, **judged})
 
     def close(self) -> None:
         """Give back the memory of an engine that can."""

@@ -85,7 +85,9 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
             body = [(model, *(_cell(shown.get((model, name), {}), title) for name in sets)) for model in self.models]
             tables[title] = [head, *body]
         for title in ("win_rate", *FIGURES, TEXT_PERPLEXITY):
-            if sets := [name for name in self.sets if any(title in shown[model, name] for model in self.models)]:
+            if title not in tables and (
+                sets := [name for name in self.sets if any(title in shown[model, name] for model in self.models)]
+            ):
                 body = [(model, *(_cell(shown[model, name], title) for name in sets)) for model in self.models]
                 tables[title] = [(title, *sets), *body]
         return tables
