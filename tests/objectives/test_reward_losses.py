@@ -180,8 +180,13 @@ def test_metrics_are_counted_in_double_precision_whatever_the_scores_are() -> No
     assert float(auc(-torch.ones(1).bfloat16(), -positive)) == pytest.approx(129 / 257, abs=1e-15)
 
 
-def test_there_are_ten_bins_unless_others_are_asked_for() -> None:
+def test_bins_hold_their_lower_ends_and_there_are_ten_unless_others_are_asked_for() -> None:
     assert bin_of(torch.tensor([0.05, 0.5, 0.81, 0.89, 1.0])).tolist() == [0, 5, 8, 8, 9]
+    for bins in (1, 3, 10, 100):
+        for dtype in (torch.float32, torch.float64):
+            tenths = torch.tensor([place / bins for place in range(bins)], dtype=dtype)
+            halves = torch.tensor([(bins + place) / (2 * bins) for place in range(bins)], dtype=dtype)
+            assert bin_of(tenths, bins).tolist() == bin_of(halves, bins, 0.5).tolist() == list(range(bins))
     predicted, outcome = torch.tensor([0.81, 0.89]), torch.tensor([1.0, 0.0])  # in 11 bins each would be alone
     assert float(calibration_error(predicted, outcome)) == pytest.approx(0.85 - 0.5)
 

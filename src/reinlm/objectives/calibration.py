@@ -86,13 +86,17 @@ class Reliability:
 def bin_of(predicted: Float[Tensor, " cases"], bins: int = 10, least: float = 0.0) -> Int[Tensor, " cases"]:
     """The bin of each prediction: bins of equal width from `least` to 1 hold their lower ends, and the last one 1 as well.
 
+    Ends are numbers of the predictions' precision: 0.6, however it is rounded, is the lower end of a bin from 0.6.
+
     Raises ValueError for less than one bin, and for a prediction that is not from `least` to 1.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
     if bool(((predicted < least) | (predicted > 1.0) | predicted.isnan()).any()):
         raise ValueError(f"a predicted probability is from {least:g} to 1")
-    return ((predicted.double() - least) / (1.0 - least) * bins).floor().long().clamp(max=bins - 1)
+    inner = torch.arange(1, bins, dtype=torch.float64, device=predicted.device)
+    ends = ((least * (bins - inner) + inner) / bins).to(predicted.dtype)
+    return torch.bucketize(predicted.contiguous(), ends, right=True)
 
 
 def reliability(
