@@ -12,7 +12,7 @@ from reinlm.config import read_recipe
 from reinlm.data import DataConfig, load_tasks
 from reinlm.data.loading import find_rows, refuse_order
 from reinlm.data.prompts import settle
-from reinlm.environments import MakeEnvironment
+from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, load_policy
 from reinlm.models.loading import check_model_folder
@@ -30,7 +30,7 @@ from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environ
 from reinlm.training.eval_config import EvalConfig
 from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, without_verdicts
 from reinlm.training.evaluation_table import Evaluations
-from reinlm.training.held_out import read_text, text_metrics
+from reinlm.training.held_out import read_text, text_key, text_metrics
 from reinlm.training.inputs import check_set, skipped_lines
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
@@ -67,7 +67,7 @@ def run_evaluation(
     for name, data in sets.items():
         refuse_order(data, "data" if config.data is not None else f"evaluation.data.{name}")
     for name, data in config.text.data.items():
-        refuse_order(data, "text.data" if name == "text" else f"text.data.{name}")
+        refuse_order(data, text_key(name))
     environment = resolve_environment(
         config.environment, config.rollout, config.reward, needs_rewards=bool(sets) and config.judge is None
     )
@@ -141,7 +141,7 @@ class _Scoring:
 
     def measured(self, data: DataConfig, title: str) -> dict[str, float]:
         """The model's loss on a held-out text, before an engine takes memory."""
-        examples = read_text(self.policy, data, find_rows(data, "example"))
+        examples = read_text(self.policy, data, find_rows(data, "example"), title)
         for line in skipped_lines(examples.skipped):
             self.say(f"text {title}: {line}")
         return text_metrics(self.policy, examples, title)
@@ -183,9 +183,11 @@ class _Scoring:
             theirs = self.stored.scored(result.groups, self.policy, self.rewards)
         if self.judge is None:
             return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
-        judged = judged_metrics(self.judge, result.groups, theirs)
-        leading = {} if self.rewards is not None else judged  # there is nothing else that says how good the answers are
-        return replace(result, metrics={**leading, **result.metrics, **judged})
+        judged, own = judged_metrics(self.judge, result.groups, theirs), result.metrics
+        if self.rewards is None:  # nothing else says how good the answers are
+            unasked = ("unrewarded", "failed") if is_question(self.environment) else ()
+            own = {**judged, **{name: value for name, value in own.items() if name not in unasked}}
+        return replace(result, metrics={**own, **judged})
 
     def close(self) -> None:
         """Give back the memory of an engine that can."""

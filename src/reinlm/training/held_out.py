@@ -47,10 +47,16 @@ def held_out_loss(learner: Learner, examples: Examples) -> dict[str, float]:
     }
 
 
-def read_text(policy: Policy, data: DataConfig, found: Found) -> Examples:
+def text_key(name: str) -> str:
+    """The key of a text in the settings, by its name."""
+    return "text.data" if name == "text" else f"text.data.{name}"
+
+
+def read_text(policy: Policy, data: DataConfig, found: Found, name: str) -> Examples:
     """The examples of held-out text for a model, with prompts as its training rendered them; none longer than its context."""
     chosen = settle(data, found, policy.tokenizer, policy.prompt_format).config
-    return load_examples(chosen, policy.tokenizer, max_tokens=policy.context_length, found=found)
+    limit, key = policy.context_length, text_key(name)
+    return load_examples(chosen, policy.tokenizer, max_tokens=limit, found=found, key=key)
 
 
 def text_metrics(policy: Policy, examples: Examples, name: str) -> dict[str, float]:

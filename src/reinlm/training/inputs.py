@@ -123,7 +123,8 @@ class RLInputs(PromptInputs):
         """The tasks, the evaluation sets, and the data-set text where there is any."""
         tasks, sets, text = super().load(config, policy, rewards, progress)
         if config.text is not None:
-            text = load_examples(config.text.data, policy.tokenizer, max_tokens=policy.context_length, found=self.text)
+            limit = policy.context_length
+            text = load_examples(config.text.data, policy.tokenizer, max_tokens=limit, found=self.text, key="text.data")
             say_skipped(progress, text.skipped)
         return tasks, sets, text
 
