@@ -50,4 +50,5 @@ def test_the_first_of_equals_is_chosen() -> None:
     assert best_of([None, None]) is None
     assert majority_vote(["a", "b", "b", "a", None]) == 0
     assert majority_vote([None, "b"]) == 1
+    assert majority_vote(["a", None, None, "b", "c", "b"]) == 3
     assert majority_vote([None]) is None

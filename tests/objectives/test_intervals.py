@@ -86,6 +86,8 @@ def test_the_interval_of_a_mean_is_that_of_independent_clusters() -> None:
         (2.0 - half, 2.0 + half)
     )
     assert clustered_mean_interval(numbers(5.0), numbers(2.0)) == (2.5, 2.5)
+    with pytest.raises(ValueError, match=r"^a mean of no cases has no interval$"):
+        clustered_mean_interval(numbers(), numbers())
     # two clusters, 1 and 3: Σ (total - mean)² = 2, and √(2/1 · 2) / 2 = 1
     assert clustered_mean_interval(numbers(1.0, 3.0), numbers(1.0, 1.0)) == pytest.approx(
         (2.0 - 1.959963984540054, 2.0 + 1.959963984540054)

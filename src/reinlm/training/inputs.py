@@ -196,8 +196,13 @@ def _check_batch(config: RLConfig | DPOConfig, prompts: int) -> None:
 
 def say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
     """Say how many rows were left out, by reason."""
-    for reason, count in skipped.items():
-        progress.say(f"skipped {counted(count, 'rows')}: {reason}")
+    for line in skipped_lines(skipped):
+        progress.say(line)
+
+
+def skipped_lines(skipped: Mapping[str, int]) -> list[str]:
+    """How many rows were left out, a line for each reason."""
+    return [f"skipped {counted(count, 'rows')}: {reason}" for reason, count in skipped.items()]
 
 
 def say_judged(progress: Progress, name: str, judged: Judged) -> None:
