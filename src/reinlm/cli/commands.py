@@ -260,7 +260,7 @@ def evaluate(
     explain: Explain = False,
     debug: Debug = False,
 ) -> None:
-    """Score a model: accuracy with its interval, pass@k, length, loss on text.
+    """Score a model: accuracy, pass@k, win rate, loss on text.
 
     Several models or sets give a table, with --json a line of JSON for each model and set. reward.KEY, environment and
     rollout.KEY (engine, limits) are as in `reinlm rl`.

@@ -28,7 +28,7 @@ from reinlm.training.computing import Computing
 from reinlm.training.diversity import diversity_metrics
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.eval_config import EvalConfig
-from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, without_verdicts
 from reinlm.training.evaluation_table import Evaluations
 from reinlm.training.held_out import read_text, text_metrics
 from reinlm.training.inputs import check_set, skipped_lines
@@ -165,7 +165,7 @@ class _Scoring:
         if self.stored is not None:
             self.stored.check(tasks.items)
         with Computing.chosen(policy.model).in_force():
-            return evaluate_tasks(
+            scored = evaluate_tasks(
                 self.setup.episodes(settled.config, self.sampling),
                 tasks.items,
                 self.rewards,
@@ -174,6 +174,7 @@ class _Scoring:
                 correct_above=settings.correct_above,
                 choosing=settings.choosing,
             )
+        return scored if "correct_above" in settings.model_fields_set else without_verdicts(scored, self.rewards)
 
     def compared(self, result: Evaluation, theirs: Mapping[str, ScoredGroup] | None) -> Evaluation:
         """The evaluation with the win rate against the answers of another model; None: against those in a file."""

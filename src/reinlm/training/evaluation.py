@@ -198,6 +198,18 @@ def _are_verdicts(groups: Sequence[ScoredGroup], names: Sequence[str]) -> bool:
     return all(value in (None, 0.0, 1.0) for value in values)
 
 
+def without_verdicts(found: Evaluation, rewards: RewardSet | None) -> Evaluation:
+    """The evaluation without accuracy and pass@k where the first reward leaves 0 to 1, so that no bound says what is right."""
+    names = reward_names(found.groups, rewards)
+    values = [unweighted(events, name) for group in found.groups for events in group.events for name in names[:1]]
+    if all(value is None or 0.0 <= value <= 1.0 for value in values):
+        return found
+    kept = {name: value for name, value in found.metrics.items() if not name.startswith(("accuracy", "pass@"))}
+    bound = "evaluation.correct_above=X says above which an answer is right"
+    note = f"no accuracy: rewards of {names[0]!r} lie outside 0 to 1; {bound}"
+    return replace(found, metrics=kept, notes=(*found.notes, note))
+
+
 def _notes(found: Sampled, own: bool) -> tuple[str, ...]:
     notes = list(found.messages.values())
     if errors := environment_errors(found.groups):
