@@ -17,7 +17,7 @@ from reinlm.errors import InputError
 from reinlm.loop import Control, Updated
 from reinlm.objectives.calibration import auc
 from reinlm.runs import read_metrics, read_run, without_clocks
-from reinlm.training.judged_step import compared_of, mismatched_examples, with_interval
+from reinlm.training.judged_step import compared_of, mismatched_examples, outcomes, with_interval
 from reinlm.training.likelihoods import FallingLikelihoods
 from tiny_runs import saved, tiny
 
@@ -263,6 +263,7 @@ def test_a_run_keeps_once_that_both_likelihoods_fell(tmp_path: Path) -> None:
         side: -np.convolve([row[f"log_ratios/{side}"] for row in records], np.ones(10) / 10, "valid") / 3
         for side in ("chosen", "rejected")
     }
+    assert records[0]["rewards/accuracies"] == 0.5  # policy and reference are equal
     first = int(np.argmax(np.minimum(*falls.values()) > 0.1))
     (finding,) = read_run(tmp_path / "run")["findings"]
     assert first > 0  # not from the first ten steps on
@@ -273,6 +274,10 @@ def test_a_run_keeps_once_that_both_likelihoods_fell(tmp_path: Path) -> None:
         f"one of the rejected {rejected};"
     )
     assert f"step {finding['step']}: both likelihoods fall" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_rewards_that_differ_by_rounding_alone_count_half() -> None:
+    assert outcomes(torch.tensor([1e-9, -3e-5, 0.2, -0.2]), torch.zeros(4)).tolist() == [0.5, 0.5, 1.0, 0.0]
 
 
 def test_without_a_reference_both_likelihoods_are_held_against_the_first_ten_updates() -> None:
