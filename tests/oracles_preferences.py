@@ -1,4 +1,5 @@
-"""Losses of judged answers once more, in float64 NumPy: loops over single pairs, answers and rankings, written from the papers.
+"""Losses and figures of judged answers once more, in float64 NumPy: loops over single pairs, answers and rankings, written from
+the papers.
 
 Nothing here imports the library; it is what the library is compared with.
 """
@@ -6,6 +7,7 @@ Nothing here imports the library; it is what the library is compared with.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -69,6 +71,21 @@ def _pair(name: str, row: dict, values: dict, mean_length: float) -> float:
     assert name == "orpo"
     odds = [mean - math.log(-math.expm1(mean)) for mean in (chosen / lengths[0], rejected / lengths[1])]
     return imitation + beta * softplus(-(odds[0] - odds[1]))
+
+
+def pair_rewards(name: str, data: dict[str, np.ndarray], values: dict) -> tuple[np.ndarray, np.ndarray]:
+    """What the policy is taken to say of the worth of both answers: β times what the loss compares, SLiC-HF without β."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for row in zip(*data.values(), strict=True):
+        pair = dict(zip(data, row, strict=True))
+        for rewards, side in zip(found, ("chosen", "rejected"), strict=True):
+            worth, length = pair[side], max(1, pair[f"{side}_length"])
+            if name not in ("slic", "orpo", "simpo", "cpo"):
+                worth -= pair[f"ref_{side}"]
+            if name in ("orpo", "simpo", "dpo_norm"):
+                worth /= length
+            rewards.append(worth * values.get("beta", 1.0))
+    return np.array(found[0]), np.array(found[1])
 
 
 def kto_losses(log_ratio: np.ndarray, desirable: np.ndarray, mismatched: np.ndarray, values: dict) -> np.ndarray:
@@ -135,3 +152,85 @@ def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins:
 
 def area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
     return float(np.mean([[1.0 if p > n else 0.5 if p == n else 0.0 for n in negative] for p in positive]))
+
+
+# ---------------------------------------------------------------------------------------------- figures of answers
+
+
+def mean_best(scores: Sequence[float], values: Sequence[float], n: int) -> float:
+    """The value of the best of n answers, over every choice of n of them."""
+    chosen = [max(part, key=lambda i: (scores[i], -i)) for part in combinations(range(len(scores)), n)]
+    return float(np.mean([values[i] for i in chosen]))
+
+
+def most_said(answers: Sequence[str | None]) -> int | None:
+    """Every answer that can be read is compared with every other."""
+    votes = [sum(one == other for other in answers) if one is not None else 0 for one in answers]
+    return votes.index(max(votes)) if any(votes) else None
+
+
+def grams(text: str, n: int) -> list[str]:
+    """Runs of n letters, where each letter is a token."""
+    return [text[start : start + n] for start in range(len(text)) if start + n <= len(text)]
+
+
+def jaccard(first: str, second: str) -> float:
+    a, b = (set(grams(text, 1) + grams(text, 2)) for text in (first, second))
+    return 1.0 if a == b else sum(gram in b for gram in a) / (len(a) + sum(gram not in a for gram in b))
+
+
+def entropy(answers: Sequence[str]) -> float:
+    shares = [answers.count(one) / len(answers) for one in set(answers)]
+    return -sum(share * math.log(share) for share in shares)
+
+
+def stability_index(counts: np.ndarray, reference: np.ndarray) -> float:
+    total = 0.0
+    for count, q in zip(counts, reference, strict=True):
+        p = (count + 0.5) / (counts.sum() + len(counts) / 2)
+        total += p * math.log(p / q) + q * math.log(q / p)
+    return float(total)
+
+
+# ---------------------------------------------------------------------------------------------- intervals
+
+
+def normal_share(z: float) -> float:
+    """The share of a standard normal distribution that is below z."""
+    return (1.0 + math.erf(z / math.sqrt(2.0))) / 2.0
+
+
+def bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Where a condition that holds at `low`, and not at `high`, ceases to."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+Z = bisect(lambda z: normal_share(z) < 0.975, 0.0, 10.0)
+
+
+def wilson_ends(right: np.ndarray, count: np.ndarray) -> tuple[float, float]:
+    """The shares at which the one that was found is 1.96 standard errors away, sought by bisection on either side of it."""
+    clusters, total = len(count), count.sum()
+    p = right.sum() / total
+    residuals = [r - p * c for r, c in zip(right, count, strict=True)]
+    if clusters == 1 or p in (0.0, 1.0):
+        n = float(clusters)
+    else:
+        variance = clusters / (clusters - 1) * sum(r**2 for r in residuals) / total**2
+        n = p * (1 - p) / variance if variance > 0 else math.inf
+    n = min(max(n, clusters), total)
+
+    def far(share: float) -> bool:
+        return (p - share) ** 2 > Z**2 * share * (1 - share) / n
+
+    return bisect(far, 0.0, p) if p > 0 else 0.0, 1.0 - bisect(lambda rest: far(1 - rest), 0.0, 1 - p) if p < 1 else 1.0
+
+
+def bias_corrected_ends(estimate: float, values: np.ndarray) -> tuple[float, float]:
+    below = (np.sum(values < estimate) + np.sum(values <= estimate)) / (2 * len(values))
+    z0 = bisect(lambda z: normal_share(z) < min(max(below, 0.025), 0.975), -10.0, 10.0)
+    low, high = (float(np.quantile(values, normal_share(2 * z0 + side * Z))) for side in (-1, 1))
+    return min(low, estimate), max(high, estimate)

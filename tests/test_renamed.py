@@ -110,6 +110,7 @@ def test_an_earlier_keyword_is_taken_and_the_new_one_said(
         found = made(*arguments, **values)
     said = {f"{name}: {old} is named {news[old]}; say {news[old]}" for old in values if old in news}
     assert {str(warning.message) for warning in warned} == said
+    assert {warning.filename for warning in warned} == {__file__}  # the line of the caller
     expected = made(*arguments, **{news.get(old, old): value for old, value in values.items()})
     if isinstance(made, type):
         assert found == expected
@@ -120,8 +121,9 @@ def test_an_earlier_keyword_is_taken_and_the_new_one_said(
 def test_a_value_by_both_names_is_refused_and_an_earlier_field_is_read() -> None:
     with pytest.raises(TypeError, match=r"^GAE: smoothing and gae_lambda are one value, given twice$"):
         objectives.GAE(smoothing=0.5, gae_lambda=0.5)  # type: ignore[call-arg]
-    with pytest.warns(FutureWarning, match=r"^GAE: smoothing is named gae_lambda; say gae_lambda$"):
+    with pytest.warns(FutureWarning, match=r"^GAE: smoothing is named gae_lambda; say gae_lambda$") as said:
         assert objectives.GAE(gae_lambda=0.5).smoothing == 0.5  # type: ignore[attr-defined]
+    assert [warning.filename for warning in said] == [__file__]
     with pytest.raises(AttributeError, match=r"^'GAE' object has no attribute 'lamp'$"):
         objectives.GAE().lamp  # type: ignore[attr-defined]  # noqa: B018
     with pytest.warns(FutureWarning, match="adaptive_smoothing is named adaptive_lambda; say adaptive_lambda$"):

@@ -76,7 +76,7 @@ def svg_curve(points: Sequence[tuple[float, float]], label: str) -> str:
 
 def figure(name: str, value: float) -> str:
     """A metric as text: shares as percentages, others with four digits."""
-    shares = ("accuracy", "clipped_ratio", "win_rate")
+    shares = ("accuracy", "clipped_ratio", "win_rate", "tie_rate", "position_consistency", "first_position")
     share = name.endswith(shares) or any(kind in name for kind in ("pass@", "best_of@", "maj@"))
     return f"{value:.1%}" if share else f"{value:.4g}"
 

@@ -30,6 +30,7 @@ MAIN = {
     "text": "data",
     "reward": "functions",
     "gold": "reward",
+    "judge": "function",
 }
 """Sections that a single value may replace -> the key that the value sets."""
 NAMED: tuple[Key, ...] = (("environment",), ("rollout", "engine"))

@@ -43,6 +43,15 @@ def test_a_number_of_seeds_that_is_none_is_refused_by_explain_as_by_the_run(rein
     assert reinlm(*words, "--seeds", "2", "--explain").code == 0
 
 
+@pytest.mark.parametrize(("given", "name"), [("d.jsonl", "eval"), ("hard=d.jsonl", "hard")])
+def test_eval_data_may_name_its_set(reinlm, place, recipe, given, name):
+    outcome = reinlm("rl", "r.yaml", "--eval-data", given, "--explain")
+    assert outcome.code == 0, outcome.err
+    tree, sources = explained(outcome.out)
+    assert {name: data["path"] for name, data in tree["evaluation"]["data"].items()} == {name: "d.jsonl"}
+    assert sources["evaluation", "data", name, "path"] == "--eval-data"
+
+
 def test_flags_and_overrides_change_what_they_name_alone(reinlm, place, recipe):
     words = ("--reward", "f.py:f", "reward.time_limit=2", "--data", "other.jsonl", "--model", "m2", "algorithm.kl=0.1")
     outcome = reinlm("rl", "r.yaml", *words, "--explain")

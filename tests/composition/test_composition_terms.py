@@ -215,6 +215,8 @@ def test_columns_are_constants_of_every_token(monkeypatch):
         Signals(layout, one, one, columns={"mine": d([1.0]).requires_grad_()})
     with pytest.raises(ValueError, match=r"^nll: the coefficient must be more than 0 and finite, not 0$"):
         NegativeLogLikelihood(0)
+    with pytest.raises(ValueError, match=r"^nll: the coefficient must be more than 0 and finite, not inf$"):
+        NegativeLogLikelihood(float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def short_command(words: list[str]) -> list[str]:
         words = [*_with(words, "--steps", "1"), *small]
     if verb in ("rl", "sft", "rft", "dpo", "compare"):
         words = _with(words, "--seeds", "2") if "--seeds" in words else words
-    if verb in ("eval", "generate"):
+    if verb == "generate" or (verb == "eval" and not ("--text" in words and "--data" not in words)):
         words = _with(_with(words, "--max-new-tokens", "4"), "--samples", "2")
     if verb == "bench":
         shape = {"prompt-tokens": 8, "max-new-tokens": 4, "group-size": 4, "batch-size": 16, "turns": 1}

@@ -85,6 +85,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in rows
     ]
     files |= {"gsm8k_train": rows, "gsm8k_test": rows, "train": answered, "test": answered, "problems": own}
+    files |= {name: [{"text": row["answer"]} for row in rows] for name in ("wiki", "snippets")}
     for name, found in (files | {"easy": graded, "hard": graded}).items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     (folder / "tinyshakespeare.txt").write_text(PLAYS, encoding="utf-8")

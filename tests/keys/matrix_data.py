@@ -78,6 +78,26 @@ def late(completions, **columns):
     return [float(waited) for text in completions]
 
 
+def longer(prompts, completions):
+    return [0.5 if len(a) == len(b) else float(len(b) > len(a)) for a, b in completions]
+
+
+def second(prompts, completions):
+    return ["second" for pair in completions]
+
+
+def odd(prompts, completions):
+    return [len(prompts) % 2 for pair in completions]
+
+
+def flaky_judge(prompts, completions):
+    return [min(value, 1.0) for value in flaky(prompts)]
+
+
+def late_judge(prompts, completions):
+    return late(prompts)
+
+
 running = 0
 
 

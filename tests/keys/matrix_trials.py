@@ -110,7 +110,7 @@ _DATA: dict[str, Any] = {
 VALUES: dict[str, Any] = {
     **{
         f"{section}.{name}": value
-        for section in ("data", "evaluation.data.eval", "text.data")
+        for section in ("data", "evaluation.data.eval", "text.data", "text.data.eval")
         for name, value in _DATA.items()
     },
     "data.path": "others.jsonl",
@@ -177,6 +177,10 @@ VALUES: dict[str, Any] = {
     "create-model data.columns": {"prompt": "completion", "completion": "prompt"},
     "sft data.sort_by": "completion",
     "text.data.path": "other.jsonl",
+    "eval text.data": {"eval": {"path": "examples.jsonl"}},
+    "text.data.eval.path": "held_out.jsonl",
+    "text.data.eval.columns": {"prompt": "completion", "completion": "prompt"},
+    "text.data.eval.sort_by": "completion",
     "text.data.columns": {"prompt": "completion", "completion": "prompt"},
     "text.data.sort_by": "completion",
     "evaluation.data": {"eval": {"path": "prompts.jsonl"}},
@@ -195,6 +199,11 @@ VALUES: dict[str, Any] = {
     "models": {"eval": {"path": "model"}},
     "models.eval.path": "other_model",
     "against": "other_model",
+    "judge": {"function": "rewards.py:longer"},
+    "judge.function": "rewards.py:second",
+    "judge.time_limit": 1e-6,
+    "judge.retries": 2,
+    "judge.retry_delay": 0.3,
     "models.eval.dtype": "bfloat16",
     "models.eval.device": "cuda:7",
     "models.eval.attention": "flash_attention_2",
@@ -398,6 +407,7 @@ HIDDEN_HERE: dict[str, str] = {
     "data.renderer": "needs the package renderers",
     "evaluation.data.eval.renderer": "needs the package renderers",
     "text.data.renderer": "needs the package renderers",
+    "text.data.eval.renderer": "needs the package renderers",
     **{
         f"rollout.engine.vllm.{name}": "needs vLLM"
         for name in ("dtype", "gpu_memory_utilization", "enforce_eager", "enable_sleep_mode", "engine_args")

@@ -25,6 +25,7 @@ def test_answers_above_the_bound_are_accepted_and_alone_in_the_loss():
     accepted = AcceptAbove()
     assert accepted.trained(feedback).tolist() == [True, False, False, True]
     assert accepted(feedback).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert accepted(feedback).dtype == torch.float64  # that of the rewards
     assert AcceptAbove(0.25).trained(feedback).tolist() == [True, True, False, True]
     assert AcceptAbove(1.0).trained(feedback).tolist() == [False] * 4
     assert algorithm("raft_pp").trained(feedback).tolist() == [True, False, False, True]
@@ -38,6 +39,8 @@ def test_the_best_of_each_group_are_accepted_and_of_equal_ones_the_first():
     two = AcceptBest(2).trained(Feedback(layout, rewards))
     assert two.tolist() == [False, True, True, False, False, False, True, True, False]
     assert best_of_group(d([]), torch.tensor([], dtype=torch.int64), 1).tolist() == []
+    assert best_of_group(d([NAN, -np.inf, np.inf]), torch.tensor([0, 0, 1]), 1).tolist() == [False, True, True]
+    assert best_of_group(torch.ones(1000), torch.arange(1000) % 2, 3).nonzero().flatten().tolist() == list(range(6))
     assert AcceptBest(2)(Feedback(layout, rewards)).tolist() == two.double().tolist()
 
 

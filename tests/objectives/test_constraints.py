@@ -29,6 +29,8 @@ def test_a_cost_that_was_not_given_counts_nothing_and_several_share_one_denomina
     assert found.tolist() == pytest.approx([0.25, 0.5])
     assert penalize(d([1.0, math.nan]), [d([1.0, 1.0])], [0.0]).tolist()[0] == 1.0
     assert penalize(d([math.nan]), [d([1.0])], [1.0]).isnan().all()
+    with pytest.raises(ValueError, match="zip"):
+        penalize(d([1.0]), [d([1.0])], [0.5, 0.5])
 
 
 def test_dual_ascent_finds_the_multiplier_at_which_the_bound_holds():
@@ -53,7 +55,9 @@ def test_the_multiplier_is_never_negative_and_grows_exactly_where_the_bound_is_b
         ({"reward": "", "limit": 1.0}, "lagrange: name the reward that is bounded"),
         ({"reward": "c", "limit": math.inf}, "lagrange: the limit must be finite, not inf"),
         ({"reward": "c", "limit": 1.0, "multiplier": -0.1}, "lagrange: the multiplier must be at least 0"),
+        ({"reward": "c", "limit": 1.0, "multiplier": math.inf}, "lagrange: the multiplier must be at least 0"),
         ({"reward": "c", "limit": 1.0, "rate": 0.0}, "lagrange: the rate must be more than 0"),
+        ({"reward": "c", "limit": 1.0, "rate": math.inf}, "lagrange: the rate must be more than 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values, told):

@@ -40,8 +40,40 @@ def test_wilsons_interval_of_a_share_and_of_clusters() -> None:
         share(8, 10)[1], abs=0.02
     )
     assert wilson_interval(numbers(3.0), numbers(3.0)) == pytest.approx(share(1, 1)[1])
-    with pytest.raises(ValueError, match="a share of no cases"):
+    with pytest.raises(ValueError, match=r"^a share of no cases has no interval$"):
         wilson_interval(numbers(), numbers())
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "p", "n"),
+    [
+        ([4.0, 0.0, 2.0, 3.0], [4.0, 4.0, 4.0, 4.0], 9 / 16, 5.4),  # variance 8.75 / 16² · 4/3, of 16 cases
+        ([3.0, 2.0, 0.0], [3.0, 4.0, 1.0], 5 / 8, 320 / 61),  # residuals 9/8, -4/8, -5/8: 122/64 / 8² · 3/2
+        ([2.0, 1.0], [2.0, 2.0], 3 / 4, 3.0),  # residuals ±½: ½ / 4² · 2
+        ([1.0, 1.0], [2.0, 2.0], 1 / 2, 4.0),  # clusters do not differ: at most the number of cases
+        ([3.0, 0.0], [3.0, 3.0], 1 / 2, 2.0),  # variance 4.5 / 6² · 2 says 1: at least the number of clusters
+        ([1.0], [2.0], 1 / 2, 1.0),  # one cluster shows no variance
+        ([2.0, 2.0, 5.0], [2.0, 2.0, 5.0], 1.0, 3.0),  # neither do cases that are all alike
+        ([0.0, 0.0, 0.0], [2.0, 2.0, 5.0], 0.0, 3.0),
+    ],
+)
+def test_wilsons_interval_counts_as_many_cases_as_the_clusters_show(
+    right: list[float], count: list[float], p: float, n: float
+) -> None:
+    """Its ends θ are what z = 1.96 standard errors of θ itself are away from p: n (p - θ)² = z² θ (1 - θ)."""
+    low, high = wilson_interval(numbers(*right), numbers(*count))
+    for end in (low, high):
+        assert n * (p - end) ** 2 == pytest.approx(3.8414588206941236 * end * (1.0 - end), abs=1e-12)
+    assert (low == 0.0, high == 1.0) == (p == 0.0, p == 1.0)
+    assert low <= p <= high
+    assert low < high
+
+
+def test_a_share_of_none_or_of_all_ends_there_without_rounding() -> None:
+    for clusters in range(1, 30):
+        ones, nothing = torch.ones(clusters), torch.zeros(clusters)
+        assert wilson_interval(ones, ones)[1] == 1.0
+        assert wilson_interval(nothing, ones)[0] == 0.0
 
 
 def test_the_interval_of_a_mean_is_that_of_independent_clusters() -> None:
@@ -54,10 +86,17 @@ def test_the_interval_of_a_mean_is_that_of_independent_clusters() -> None:
         (2.0 - half, 2.0 + half)
     )
     assert clustered_mean_interval(numbers(5.0), numbers(2.0)) == (2.5, 2.5)
+    with pytest.raises(ValueError, match=r"^a mean of no cases has no interval$"):
+        clustered_mean_interval(numbers(), numbers())
+    # two clusters, 1 and 3: Σ (total - mean)² = 2, and √(2/1 · 2) / 2 = 1
+    assert clustered_mean_interval(numbers(1.0, 3.0), numbers(1.0, 1.0)) == pytest.approx(
+        (2.0 - 1.959963984540054, 2.0 + 1.959963984540054)
+    )
 
 
 def test_bootstrap_samples_hold_as_many_clusters_as_there_are() -> None:
     counts = bootstrap_counts(7, 200, seed=3)
+    assert counts.dtype == torch.float64
     assert counts.sum(1).tolist() == [7.0] * 200
     assert torch.equal(counts, bootstrap_counts(7, 200, seed=3))
     assert not torch.equal(counts, bootstrap_counts(7, 200, seed=4))
@@ -89,6 +128,7 @@ def test_figures_of_weighted_cases_are_those_of_cases_that_are_repeated() -> Non
         found = figure(predicted, outcome, weight=weight)
         expected = [float(figure(predicted.repeat_interleave(n), outcome.repeat_interleave(n))) for n in again]
         assert found.tolist() == pytest.approx(expected)
+        assert float(figure(predicted, outcome, weight=weight[0])) == pytest.approx(expected[0])
     plus, minus = torch.tensor([0.1, 0.5, 0.5, 0.9, 0.3, 0.2]), torch.tensor([0.5, 0.4, 0.1, 0.3, 0.9, 0.2])
     area = auc(plus, minus, weight[:, :6], weight[:, 6:])
     expected = [float(auc(plus.repeat_interleave(n[:6]), minus.repeat_interleave(n[6:]))) for n in again]

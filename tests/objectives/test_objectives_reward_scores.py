@@ -20,6 +20,8 @@ def test_an_ensemble_s_score_is_its_mean_less_its_spread_times_the_penalty() -> 
     assert (float(score), float(spread)) == (2.5, 0.5)
     score, _ = ensemble_score(outputs, weights, spread_penalty=2.0)
     assert float(score) == 1.5
+    score, _ = ensemble_score(torch.tensor([[[math.inf], [0.0]]]), torch.ones(1))
+    assert float(score) == math.inf  # the spread, which is NaN, is not subtracted
 
 
 def test_one_member_has_no_spread() -> None:
@@ -32,6 +34,10 @@ def test_the_stability_index_of_shares_by_hand() -> None:
     """Half an observation more in each bin: 8 and 1 become shares 0.85 and 0.15."""
     expected = (0.85 - 0.5) * math.log(0.85 / 0.5) + (0.15 - 0.5) * math.log(0.15 / 0.5)
     found = population_stability_index(torch.tensor([8, 1]), torch.tensor([0.5, 0.5]))
+    assert float(found) == pytest.approx(expected)
+    # 1 and 6 become 1.5/8 and 6.5/8, against a quarter and three quarters
+    expected = (0.1875 - 0.25) * math.log(0.1875 / 0.25) + (0.8125 - 0.75) * math.log(0.8125 / 0.75)
+    found = population_stability_index(torch.tensor([1, 6]), torch.tensor([0.25, 0.75]))
     assert float(found) == pytest.approx(expected)
 
 

@@ -95,7 +95,13 @@ def test_kto_against_answers_to_other_prompts(mismatched: list[float], z0: float
 def test_bco_about_the_midpoint_of_both_classes() -> None:
     loss = preference_algorithm("bco", beta=0.1).loss
     constants = loss.prepare(labelled())
-    assert constants["delta"] == pytest.approx(0.025)
+    assert constants == {
+        "desirable_count": 1.0,
+        "desirable_total": pytest.approx(0.1),
+        "undesirable_count": 1.0,
+        "undesirable_total": pytest.approx(-0.05),
+        "delta": pytest.approx(0.025),
+    }
     assert loss(labelled(), constants).tolist() == pytest.approx([0.6563501408] * 2, abs=1e-10)
 
 

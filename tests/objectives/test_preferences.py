@@ -94,6 +94,15 @@ def test_a_loss_of_pairs_is_that_of_the_loop(name: str, loss: PairLoss, drawn: d
     step = pairs_of(drawn)
     found = loss(step, loss.prepare(step))
     np.testing.assert_allclose(found, oracle.pair_losses(name, drawn, vars(loss)), atol=1e-10)
+    for side, expected in zip(loss.rewards(step), oracle.pair_rewards(name, drawn, vars(loss)), strict=True):
+        np.testing.assert_allclose(side, expected, atol=1e-10)
+
+
+@given(drawn=data(least=1))
+def test_labels_of_which_none_is_wrong_leave_dpo(drawn: dict[str, np.ndarray]) -> None:
+    step = pairs_of(drawn)
+    for smoothed in (ConservativeDPO(0.3, label_smoothing=0.0), RobustDPO(0.3, label_smoothing=0.0)):
+        torch.testing.assert_close(smoothed(step), DPO(0.3)(step))
 
 
 @pytest.mark.parametrize(("name", "loss"), EACH)
@@ -283,15 +292,21 @@ def one(**changes: Any) -> Pairs:
 
 
 def test_what_a_loss_lacks_is_named() -> None:
-    with pytest.raises(ValueError, match="compares the policy with a reference"):
+    with pytest.raises(
+        ValueError, match=r"^this loss compares the policy with a reference, and there are no reference log"
+    ):
         DPO()(one(ref_chosen=None))
-    with pytest.raises(ValueError, match="margin_weight needs the margin of each pair"):
+    with pytest.raises(
+        ValueError, match=r"^dpo: margin_weight needs the margin of each pair, and the pairs have none$"
+    ):
         DPO(margin_weight=1.0)(one())
     assert [DPO(margin_weight=1.0).needs_margin, DPO().needs_margin, SimPO().needs_margin] == [True, False, False]
     labelled = Labelled(torch.tensor([-3.0]), torch.tensor([-3.0]), torch.tensor([2]), torch.tensor([True]))
-    with pytest.raises(ValueError, match="kto needs the log-ratios of answers to other prompts"):
+    with pytest.raises(ValueError, match=r"^kto needs the log-ratios of answers to other prompts of the step$"):
         KTO().prepare(labelled)
-    with pytest.raises(ValueError, match="at least one answer to another prompt"):
+    with pytest.raises(
+        ValueError, match=r"^KTO's baseline needs the log-ratio of at least one answer to another prompt$"
+    ):
         KTO().prepare(replace(labelled, mismatched=torch.zeros(0)))
     with pytest.raises(ValueError, match="compares the policy with a reference"):
         BCO().prepare(replace(labelled, ref_logprobs=None))

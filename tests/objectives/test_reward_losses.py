@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from reinlm.objectives import (
     pairwise_accuracy,
     reliability,
 )
+from reinlm.objectives.calibration import bin_of
 from reinlm.objectives.reward_losses import comparisons, plackett_luce_loss
 
 LOSSES: dict[str, list[RewardLoss]] = {
@@ -171,6 +173,24 @@ def test_the_calibration_error_is_that_of_the_loop(predicted: list[float], seed:
     assert float(brier_score(*given_)) == pytest.approx(((np.array(predicted) - outcome) ** 2).mean())
 
 
+def test_metrics_are_counted_in_double_precision_whatever_the_scores_are() -> None:
+    assert float(auc(torch.ones(1), torch.tensor([0.0, 2.0, 2.0]))) == pytest.approx(1 / 3, abs=1e-15)
+    positive = torch.cat([torch.zeros(128), torch.full((129,), 2.0)]).bfloat16()  # bfloat16 counts to 256
+    assert float(auc(positive, torch.ones(1).bfloat16())) == pytest.approx(129 / 257, abs=1e-15)
+    assert float(auc(-torch.ones(1).bfloat16(), -positive)) == pytest.approx(129 / 257, abs=1e-15)
+
+
+def test_bins_hold_their_lower_ends_and_there_are_ten_unless_others_are_asked_for() -> None:
+    assert bin_of(torch.tensor([0.05, 0.5, 0.81, 0.89, 1.0])).tolist() == [0, 5, 8, 8, 9]
+    for bins in (1, 3, 10, 100):
+        for dtype in (torch.float32, torch.float64):
+            tenths = torch.tensor([place / bins for place in range(bins)], dtype=dtype)
+            halves = torch.tensor([(bins + place) / (2 * bins) for place in range(bins)], dtype=dtype)
+            assert bin_of(tenths, bins).tolist() == bin_of(halves, bins, 0.5).tolist() == list(range(bins))
+    predicted, outcome = torch.tensor([0.81, 0.89]), torch.tensor([1.0, 0.0])  # in 11 bins each would be alone
+    assert float(calibration_error(predicted, outcome)) == pytest.approx(0.85 - 0.5)
+
+
 def test_metrics_without_a_case_and_of_no_probability() -> None:
     nothing, one = torch.zeros(0), torch.ones(1)
     assert math.isnan(float(auc(nothing, one)))
@@ -200,7 +220,9 @@ def test_metrics_without_a_case_and_of_no_probability() -> None:
         (lambda: BradleyTerry(label_smoothing=-0.1), "bradley_terry: label_smoothing is a share of wrong labels"),
         (lambda: PlackettLuce(top=0), "plackett_luce: top must be at least 1, not 0"),
         (lambda: Davidson(nu=0.0), "davidson: nu must be more than 0 and finite, not 0.0"),
+        (lambda: Davidson(nu=math.inf), "davidson: nu must be more than 0 and finite, not inf"),
         (lambda: RaoKupper(theta=1.0), "rao_kupper: theta must be more than 1 and finite, not 1.0"),
+        (lambda: RaoKupper(theta=math.inf), "rao_kupper: theta must be more than 1 and finite, not inf"),
     ],
 )
 def test_a_coefficient_out_of_range_is_refused(make: Any, message: str) -> None:
@@ -208,21 +230,52 @@ def test_a_coefficient_out_of_range_is_refused(make: Any, message: str) -> None:
         make()
 
 
+def test_coefficients_at_the_ends_of_their_ranges_are_taken() -> None:
+    """Of equal scores a win has probability 1/(1 + θ), and 1/(2 + ν): next to no ties leave a half, many next to nothing."""
+    wins = [
+        float(family.log_probabilities(torch.zeros(1, dtype=torch.float64))[0].exp())
+        for family in (RaoKupper(1.001), RaoKupper(99.0), Davidson(1e-6), Davidson(98.0))
+    ]
+    assert wins == pytest.approx([1 / 2.001, 0.01, 1 / 2.000001, 0.01])
+    best = PlackettLuce(top=1)(ranked([([0.0, 0.0, 0.0], [0, 1, 2], 0.0)]))
+    assert best.tolist() == pytest.approx([math.log(3.0)])
+
+
 def test_units_and_ranks_are_in_order() -> None:
     zeros = torch.zeros(2)
     for unit in ([1, 1], [0, 2], [1, 0]):
         with pytest.raises(ValueError, match=r"^units are numbered from 0, ascending, without a gap"):
             Ranked(zeros, torch.tensor(unit), torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"^the ranks of a unit ascend"):
-        Ranked(zeros, torch.tensor([0, 0]), torch.tensor([1, 0]))
-    assert Ranked(zeros, torch.tensor([0, 1]), torch.tensor([1, 0])).units == 2
+    for rank in ([0, 2, 1, 0], [0, 1, 2, 1], [1, 2, 3, 0], [-1, 0, 0, 0], [0, -1, -1, 0]):
+        with pytest.raises(ValueError, match=r"^the ranks of a unit ascend from 0: the best answer is first$"):
+            Ranked(torch.zeros(4), torch.tensor([0, 0, 0, 1]), torch.tensor(rank))
+    assert Ranked(torch.zeros(4), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 3, 0])).units == 2
+
+
+def test_the_shapes_of_what_is_ranked_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    places = torch.tensor([0, 0, 1])
+    given_ = {"scores": torch.zeros(3), "unit": places, "rank": torch.tensor([0, 1, 0])}
+    given_ |= {"ratings": torch.zeros(3), "margin": torch.zeros(2)}
+    assert Ranked(**given_).units == 2
+    for name, wrong, shapes in [
+        ("scores", torch.zeros(3, 1), r"\(3, 1\) where \(3,\)"),
+        ("unit", places[:2], r"\(2,\) where \(3,\)"),
+        ("rank", places[:0], r"\(0,\) where \(3,\)"),
+        ("ratings", torch.zeros(4), r"\(4,\) where \(3,\)"),
+        ("margin", torch.zeros(3), r"\(3,\) where \(2,\)"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name} has shape {shapes} is expected$"):
+            Ranked(**{**given_, name: wrong})
 
 
 def test_what_a_loss_lacks_is_named() -> None:
     bare = Ranked(torch.zeros(2), torch.tensor([0, 0]), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="margin_weight needs the margin of each unit"):
+    with pytest.raises(
+        ValueError, match=r"^bradley_terry: margin_weight needs the margin of each unit, and there are none$"
+    ):
         BradleyTerry(margin_weight=1.0)(bare)
-    with pytest.raises(ValueError, match="regression needs the rating of each answer"):
+    with pytest.raises(ValueError, match=r"^regression needs the rating of each answer, and there are none$"):
         Regression()(bare)
     with pytest.raises(NotImplementedError):
         RewardLoss()(bare)

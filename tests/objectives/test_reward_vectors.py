@@ -92,6 +92,9 @@ def test_log_probabilities_of_a_tie_hold_where_their_complement_would_be_0() -> 
     _, _, tie = log_rao_kupper(numbers(60.0, -60.0), 3.0)
     assert tie.tolist() == pytest.approx([math.log(8.0 / 3.0) - 60.0] * 2, abs=1e-9)
     assert log_rao_kupper(numbers(0.0), 3.0)[2].exp().item() == pytest.approx(0.5)
+    for theta in (0.99, math.nan):
+        with pytest.raises(ValueError, match=f"^Rao and Kupper's theta is at least 1, not {theta}$"):
+            log_rao_kupper(numbers(0.0), theta)
 
 
 @pytest.mark.parametrize("loss", [Davidson(), Davidson(nu=0.2), RaoKupper(), RaoKupper(theta=1.5)])

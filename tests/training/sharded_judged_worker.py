@@ -1,6 +1,6 @@
 """One process of the sharded test of judged answers: two steps of dpo and two of a reward model, and what they measured.
 
-Run as `python sharded_judged_worker.py judged FOLDER RANK RANKS RENDEZVOUS`; the folder gets `result.pt`.
+Run as `python sharded_judged_worker.py VERBS FOLDER RANK RANKS RENDEZVOUS`; the folder gets `result.pt`.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def made(verb: str, ranks: int, found: dict[str, list[Any]]) -> tuple[Any, Token
     return run, model
 
 
-def main(folder: str, rank: int, ranks: int, rendezvous: str) -> None:
+def main(verbs: str, folder: str, rank: int, ranks: int, rendezvous: str) -> None:
     torch.set_num_threads(1)
     if ranks > 1:
         dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
     found: dict[str, Any] = {"metrics": [], "gradients": [], "passes": [], "weights": {}}
-    for verb in ("dpo", "reward"):
+    for verb in verbs.split(","):
         run, model = made(verb, ranks, found)
         found["metrics"] += [dict(without_clocks(run.step(step, ALONE).metrics)) for step in range(2)]
         found["weights"] |= {f"{verb}.{n}": whole(p).detach().clone() for n, p in model.named_parameters()}
@@ -89,4 +89,4 @@ def main(folder: str, rank: int, ranks: int, rendezvous: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

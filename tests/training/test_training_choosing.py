@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 import reinlm
 from reinlm.errors import InputError
-from reinlm.objectives import best_of, expected_best_of, majority_vote
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
 from reinlm.rewards.builtin import ExactMatch, Format, Math, Regex
 from reinlm.training.choosing import Choosing
@@ -67,33 +65,6 @@ def test_answers_without_a_verdict_or_a_score_are_left_out() -> None:
         "maj@2": 1.0,
     }
     assert Choosing("rm", majority_vote=True).metrics(groups, [[None, None, None]], None) == {}
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_the_estimate_is_that_of_all_subsets(n: int) -> None:
-    scores, values = [0.3, 0.9, 0.3, -1.0, 0.5], [1.0, 0.0, 2.0, 5.0, 1.5]
-    subsets = list(itertools.combinations(range(5), n))
-    chosen = [values[max(part, key=lambda i: (scores[i], -i))] for part in subsets]
-    assert expected_best_of(scores, values, n) == pytest.approx(sum(chosen) / len(chosen))
-
-
-def test_with_its_own_values_it_is_pass_at_n() -> None:
-    values = [1.0] * 3 + [0.0] * 7
-    found = [expected_best_of(values, values, n) for n in (1, 2, 5)]
-    assert found == pytest.approx([0.3, 0.5333333333, 0.9166666667])
-    for bad in (0, 11):
-        with pytest.raises(ValueError, match=f"best of {bad} among 10 scores and 10 values"):
-            expected_best_of(values, values, bad)
-    with pytest.raises(ValueError, match="best of 1 among 2 scores and 1 values"):
-        expected_best_of([1.0, 2.0], [1.0], 1)
-
-
-def test_the_first_of_equals_is_chosen() -> None:
-    assert best_of([None, 1.0, 2.0, 2.0]) == 2
-    assert best_of([None, None]) is None
-    assert majority_vote(["a", "b", "b", "a", None]) == 0
-    assert majority_vote([None, "b"]) == 1
-    assert majority_vote([None]) is None
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import torch
 import reinlm
 from reinlm.algorithms import PREFERENCES, preference_algorithm
 from reinlm.errors import InputError
+from reinlm.loop import Control, Updated
 from reinlm.objectives.calibration import auc
-from reinlm.runs import read_metrics, without_clocks
-from reinlm.training.judged_step import compared_of, mismatched_examples, with_interval
+from reinlm.runs import read_metrics, read_run, without_clocks
+from reinlm.training.judged_step import compared_of, mismatched_examples, outcomes, with_interval
 from reinlm.training.likelihoods import FallingLikelihoods
 from tiny_runs import saved, tiny
 
@@ -247,27 +248,59 @@ def test_evaluation_on_held_out_pairs_has_an_interval_and_slices(tmp_path: Path)
     assert found["eval/test/loss"] > 0.0
 
 
-def test_the_run_says_when_both_likelihoods_fall() -> None:
+def test_a_run_keeps_once_that_both_likelihoods_fell(tmp_path: Path) -> None:
+    """At this rate the policy leaves all answers of the data; a run resumed after the warning does not repeat it."""
+    rows = [{"prompt": f"{a}+{b}=", "chosen": "12", "rejected": "21"} for a in (1, 3) for b in (2, 5)]
+    fast: dict[str, Any] = {"training": {"steps": 14}, "optimizer": {"learning_rate": 0.1}}
+    with trainer(tmp_path / "run", rows, **fast) as made:
+        for _ in range(13):
+            made.step()
+        made.save()
+    with trainer(tmp_path / "run", rows, resume=True, **fast) as again:
+        again.train()
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    falls = {  # nats a token (two digits and the end) below the reference, over ten steps
+        side: -np.convolve([row[f"log_ratios/{side}"] for row in records], np.ones(10) / 10, "valid") / 3
+        for side in ("chosen", "rejected")
+    }
+    assert records[0]["rewards/accuracies"] == 0.5  # policy and reference are equal
+    first = int(np.argmax(np.minimum(*falls.values()) > 0.1))
+    (finding,) = read_run(tmp_path / "run")["findings"]
+    assert first > 0  # not from the first ten steps on
+    assert finding["step"] == first + 10
+    chosen, rejected = (f"{falls[side][first]:.2f}" for side in ("chosen", "rejected"))
+    assert finding["message"].startswith(
+        f"both likelihoods fall: a token of the chosen answers is {chosen} nats below the reference, "
+        f"one of the rejected {rejected};"
+    )
+    assert f"step {finding['step']}: both likelihoods fall" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_rewards_that_differ_by_rounding_alone_count_half() -> None:
+    assert outcomes(torch.tensor([1e-9, -3e-5, 0.2, -0.2]), torch.zeros(4)).tolist() == [0.5, 0.5, 1.0, 0.0]
+
+
+def test_without_a_reference_both_likelihoods_are_held_against_the_first_ten_updates() -> None:
     said: list[str] = []
-    falling = FallingLikelihoods(said.append)
-    lengths = {"completions/chosen_length": 10.0, "completions/rejected_length": 10.0}
-    for step in range(1, 31):
-        ratio = -0.2 * step
-        falling.see(step, {**lengths, "log_ratios/chosen": ratio, "log_ratios/rejected": ratio - 1.0})
-    assert len(said) == 1
-    assert said[0].startswith("note: step 10: both likelihoods fall")
-    said.clear()
-    free = FallingLikelihoods(said.append)  # without a reference: against the first steps
+
+    class Heard(Control):
+        def warn(self, message: str) -> None:
+            said.append(message)
+
+    falling, control = FallingLikelihoods(), Heard()
+
+    def see(step: int, chosen: float, rejected: float) -> None:
+        lengths = {"completions/chosen_length": 10.0, "completions/rejected_length": 10.0}
+        metrics = {**lengths, "logprobs/chosen": chosen, "logprobs/rejected": rejected}
+        falling.on_updated(Updated(step, metrics), control)
+
     for step in range(1, 21):
-        free.see(step, {**lengths, "logprobs/chosen": -9.0 + step, "logprobs/rejected": -9.0 - 3 * step})
+        see(step, -9.0 + step, -9.0 - 3 * step)
     assert not said
     for step in range(21, 41):
-        free.see(step, {**lengths, "logprobs/chosen": -30.0, "logprobs/rejected": -90.0})
-    copy = FallingLikelihoods(said.append)
-    copy.load_state_dict(free.state_dict())
-    assert copy.said
-    assert len(said) == 1
-    assert "below the first 10 steps" in said[0]
+        see(step, -30.0, -90.0)
+    (text,) = said
+    assert "below the first 10 updates" in text
 
 
 def test_kto_reads_every_prompt_with_an_answer_to_another_one(tmp_path: Path) -> None:

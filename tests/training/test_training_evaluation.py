@@ -111,7 +111,7 @@ def test_an_evaluation_counts_what_the_reward_says_and_can_be_repeated() -> None
     [
         (lambda completions: [float("1" in text) for text in completions], ["accuracy", "reward"]),
         (lambda completions: [None if index else 1.0 for index, _ in enumerate(completions)], ["accuracy", "reward"]),
-        (lambda completions: [float(len(text)) for text in completions], ["reward", "accuracy"]),
+        (lambda completions: [len(text) / 4 for text in completions], ["reward", "accuracy"]),
     ],
     ids=["verdicts", "verdicts of some", "graded"],
 )

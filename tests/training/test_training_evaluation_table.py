@@ -129,3 +129,18 @@ def test_the_command_prints_a_table_or_a_line_for_each_model_and_set(
     with pytest.raises(SystemExit):
         main(["eval", "-m", "x=a", "-m", "x=b", "-d", "easy.jsonl", "-r", "math"])
     assert "--model: two are named 'x'" in capsys.readouterr().err
+
+
+def test_scores_outside_0_to_1_have_an_accuracy_only_where_it_is_said_what_is_right() -> None:
+    """`halves` gives 0.5 for each character: up to 1.5."""
+    how = HOW | {"reward": {"functions": halves, "time_limit": None}}
+    plain = reinlm.evaluate(pair(tiny_policy()), ROWS[:4], **how)
+    assert {"accuracy", "accuracy_low", "accuracy_high", "pass@1", "pass@2"}.isdisjoint(plain.metrics)
+    assert any("no accuracy: rewards of 'halves' lie outside 0 to 1" in note for note in plain.notes)
+    told = reinlm.evaluate(pair(tiny_policy()), ROWS[:4], evaluation={"correct_above": 1.0}, **how)
+    lengths = [len(one.completion) for group in told.groups for one in group.group.rollouts]
+    assert max(lengths) == 3
+    assert told.metrics["accuracy"] == sum(n > 2 for n in lengths) / 8
+    assert told.notes == ()
+    rest = {name: value for name, value in told.metrics.items() if not name.startswith(("accuracy", "pass@"))}
+    assert plain.metrics == rest

@@ -311,7 +311,7 @@ def test_a_ranking_of_two_costs_what_the_pair_costs_and_a_margin_is_scaled() -> 
         (pairs(4), {"loss": {"top": 2}}, "loss.top 2 has no effect on bradley_terry"),
         (pairs(4), {"loss": {"margin_scale": 2.0}}, "the data have no margin"),
         (pairs(4), {"loss": {"name": "plackett_luce", "tie": 2.0}}, "tie 2.0 has no effect on plackett_luce"),
-        (pairs(4), {"loss": {"name": "rao_kupper", "tie": 0.5}}, "at least 1"),
+        (pairs(4), {"loss": {"name": "rao_kupper", "tie": 1}}, "tie 1.0 must be more than 1 with rao_kupper"),
         (pairs(4), {"head": {"weights": {"true": 1.0}}}, "the data rate nothing"),
         (pairs(4), {"head": {"spread_penalty": 1.0}}, "no effect on one member"),
         (pairs(4), {"training": {"logprob_chunk": 8}}, "logprob_chunk 8 has no effect"),

@@ -24,7 +24,9 @@ def run(
     """The results of every process. One alone computes in this process, which need not start."""
     folder.mkdir()
     if ranks == 1:
-        importlib.import_module(worker.stem).main(name, str(folder), 0, 1, "", *([str(checkpoint)] if checkpoint else []))
+        importlib.import_module(worker.stem).main(
+            name, str(folder), 0, 1, "", *([str(checkpoint)] if checkpoint else [])
+        )
         return [torch.load(folder / "result0.pt", weights_only=True)]
     rendezvous = f"file://{folder / 'rendezvous'}"
     command = [sys.executable, str(worker), name, str(folder)]
@@ -71,8 +73,8 @@ def test_two_sharded_processes_are_one_and_their_checkpoint_resumes_in_one(tmp_p
 
 
 def test_two_sharded_processes_learn_from_judged_answers_as_one_does(tmp_path: Path) -> None:
-    (alone,) = run("judged", tmp_path / "one", 1, worker=JUDGED)
-    first, second = run("judged", tmp_path / "two", 2, worker=JUDGED)
+    (alone,) = run("dpo,reward", tmp_path / "one", 1, worker=JUDGED)
+    first, second = run("dpo,reward", tmp_path / "two", 2, worker=JUDGED)
     assert sum(first["passes"]) > sum(second["passes"]) > 0  # of an odd number of micro-batches the second has one less
     assert len(alone["gradients"]) == 4  # two steps of dpo, two of a reward model
     for gradients in alone["gradients"]:

@@ -46,6 +46,7 @@ TRL_NAMES: Mapping[str, str] = {
         ("DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig"),
         'give the options to reinlm.dpo: algorithm={{"base": "{}", "beta": 0.1}}, training={{…}}, optimizer={{…}}',
     ),
+    "WinRateCallback": "use reinlm.evaluate(model, data, against=…, judge=…) with the same judge",
     "EarlyStoppingCallback": 'use reinlm.EarlyStopping("reward", patience=3)',
     "TrainerCallback": "use reinlm.Callback",
 }

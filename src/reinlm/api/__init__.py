@@ -268,12 +268,15 @@ def evaluate(
     quiet: bool = False,
     **sections: Any,
 ) -> Evaluation | Evaluations:
-    """Score a model, or several on several sets of prompts: accuracy with its interval, pass@k, length.
+    """Score a model, or several on several sets of prompts: accuracy with its interval, pass@k, length, loss on text.
 
     Args:
         model, data, reward, recipe, quiet: as in `reinlm.rl`. Several models are a mapping of names to them, or a list of
             folders; several sets a mapping of names to them.
+        text: held-out text, or several by name, for the loss on it; `data` may then be left out.
         samples, temperature, max_new_tokens: keys of `evaluation`.
+        against, judge: the win rate over another model, a run or a file of answers, by the reward, or by a function or object
+            that sees both answers and says which is better.
         sections: further keys of `EvalConfig`, such as `evaluation={"samples": 8, "temperature": 0.7}`, `environment`,
             `rollout={"engine": …}` and `imports` as in `reinlm.rl`, and `output`, a JSONL file for all answers.
         overwrite: replace `output` where it exists.

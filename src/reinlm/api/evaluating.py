@@ -35,6 +35,9 @@ def evaluation_arguments(model: Any, data: Any, sections: Mapping[str, Any]) -> 
     if _names_sets(data):
         merged = dict(merge_settings({}, merged) | {"evaluation": _with_sets(merged.get("evaluation"), data)})
         data = None
+    text = merged.get("text")
+    if isinstance(text, Mapping) and not is_rows(text) and "data" not in text:
+        merged["text"] = {"data": text}
     models = merged.pop("models", None)
     if models is None:
         models = _named_models(model)

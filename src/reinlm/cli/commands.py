@@ -45,6 +45,7 @@ from reinlm.cli.options import (
     ShowSettings,
     Steps,
     Temperature,
+    Texts,
     ToTensorBoard,
 )
 from reinlm.cli.settings import named_or_one, sections_of_flags, settings_tree, typed_command, without_none
@@ -239,6 +240,7 @@ def evaluate(
     arguments: Arguments = None,
     model: Models = None,
     data: Sets = None,
+    text: Texts = None,
     reward: Reward = None,
     environment: Environment = None,
     samples: Samples = None,
@@ -246,6 +248,9 @@ def evaluate(
     max_new_tokens: MaxNewTokens = None,
     against: Annotated[
         str | None, typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward.")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="file.py:function that sees both answers, in place of the reward of --against.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSONL file for all answers.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output.")] = False,
@@ -255,7 +260,7 @@ def evaluate(
     explain: Explain = False,
     debug: Debug = False,
 ) -> None:
-    """Score a model: accuracy with its interval, pass@k, length.
+    """Score a model: accuracy, pass@k, win rate, loss on text.
 
     Several models or sets give a table, with --json a line of JSON for each model and set. reward.KEY, environment and
     rollout.KEY (engine, limits) are as in `reinlm rl`.
@@ -263,11 +268,16 @@ def evaluate(
     settings = without_none({"samples": samples, "temperature": temperature, "max_new_tokens": max_new_tokens})
     (one, models), (file, sets) = named_or_one("--model", model), named_or_one("--data", data)
     settings |= {} if sets is None else {"data": sets}
+    one_text, texts = named_or_one("--text", text)
+    held_out = {"data": texts} if texts else one_text
     flags = sections_of_flags(
         one, file, models=models, reward=reward, environment=environment, evaluation=settings or None, seed=seed
     )
     tree = settings_tree(
-        "eval", arguments, flags | without_none({"output": output and str(output), "against": against}), explain=explain
+        "eval",
+        arguments,
+        flags | without_none({"text": held_out, "output": output and str(output), "against": against, "judge": judge}),
+        explain=explain,
     )
     if explain:
         typer.echo(reinlm.explain("eval", recipe=tree), nl=False)

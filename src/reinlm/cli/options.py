@@ -21,7 +21,11 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--data", "-d", help="A file, or a data set's name; may be repeated, also as NAME=FILE."),
 ]
-EvalData = Annotated[str | None, typer.Option(help="Data that training never sees.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option("--text", help="Held-out text, for the loss on it; may be repeated, also as NAME=FILE."),
+]
+EvalData = Annotated[str | None, typer.Option(help="Data that training never sees, also as NAME=FILE.")]
 Reward = Annotated[
     list[str] | None,
     typer.Option("--reward", "-r", help="math, exact_match, format or file.py:function; may be repeated."),

@@ -31,12 +31,18 @@ def sections_of_flags(
             "model": model,
             "data": data,
             "reward": (reward[0] if len(reward) == 1 else reward) if reward else None,
-            "evaluation": {"data": {"eval": {"path": eval_data}}} if eval_data else None,
+            "evaluation": {"data": _evaluation_set(eval_data)} if eval_data else None,
             "training": {"steps": steps} if steps is not None else None,
             "run": {"output": str(output)} if output else None,
         }
         | others
     )
+
+
+def _evaluation_set(text: str) -> dict[str, Any]:
+    """The set of --eval-data, FILE or NAME=FILE; without a name `eval`."""
+    name, path = _name_and_path(text)
+    return {name or "eval": {"path": path}}
 
 
 def named_or_one(flag: str, given: list[str] | None) -> tuple[str | None, dict[str, Any] | None]:
@@ -106,10 +112,14 @@ def _refuse_missing(tree: Mapping[str, Any]) -> None:
         return  # what is resumed has paths relative to the directory that it was started in
     models = tree.get("models")
     named = list(models.values()) if isinstance(models, Mapping) else []
+    text = tree.get("text")
+    text = text.get("data") if isinstance(text, Mapping) else text
+    texts = list(text.values()) if isinstance(text, Mapping) and "path" not in text else [text]
     given = [
         (tree.get("model"), _missing_model),
         *((one, _missing_model) for one in named),
         (tree.get("data"), missing_data),
+        *((one, missing_data) for one in texts),
     ]
     for value, find in given:
         path = value.get("path") if isinstance(value, Mapping) else value

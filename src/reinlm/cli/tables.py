@@ -173,7 +173,7 @@ def print_evaluation(found: Evaluation | Evaluations) -> None:
                 table.add_row(*row)
             console.print(table)
         return
-    table = Table("figure", "value", title=f"{len(found.groups)} prompts")
+    table = Table("figure", "value", title=found.measured_on)
     for name, value in figures(found.metrics):
         table.add_row(name, value)
     console.print(table)

@@ -130,6 +130,7 @@ def load_examples(
     *,
     max_tokens: int | None = None,
     found: Found | None = None,
+    key: str = "data",
 ) -> Examples:
     """The examples of a data set, in the order of its rows.
 
@@ -144,6 +145,7 @@ def load_examples(
         tokenizer: the model's, or a renderer around it.
         max_tokens: the most tokens an example may have; None for no limit. Longer ones are never cut.
         found: the rows, where they were read before (`find_rows`), to be used once.
+        key: the section of the settings that `config` is, for hints.
 
     Raises:
         InputError: data, columns, rows or options that cannot be used, or examples over the limit, as `config` says.
@@ -156,7 +158,9 @@ def load_examples(
     skipped = dict(bad_rows.counts)
     if max_tokens is not None:
         lengths, on_long = examples.lengths.tolist(), config.on_long_prompt
-        kept = drop_long(lengths, examples.ids, limit=max_tokens, what="examples", on_long=on_long, source=source)
+        kept = drop_long(
+            lengths, examples.ids, limit=max_tokens, what="examples", on_long=on_long, source=source, key=key
+        )
         if len(kept) < len(examples):
             skipped[f"longer than {max_tokens} tokens"] = len(examples) - len(kept)
             examples = examples.take(kept)

@@ -23,12 +23,12 @@ def is_rows(value: Any) -> bool:
     return not isinstance(value, Mapping) or type(value).__name__ in _SPLITS
 
 
-def named_sets(value: Any) -> dict[str, Any]:
-    """Sets of data by name, each as a section of settings: one alone is named `eval`, and data itself is its path."""
+def named_sets(value: Any, alone: str = "eval") -> dict[str, Any]:
+    """Sets of data by name, each as a section of settings: one without a name is called `alone`; data itself is its path."""
     if value is None:
         return {}
     if is_rows(value) or isinstance(value, Config) or "path" in value:
-        value = {"eval": value}
+        value = {alone: value}
     return {name: {"path": data} if is_rows(data) else data for name, data in value.items()}
 
 

@@ -150,9 +150,16 @@ def typed_rows(config: DataConfig, kind: Kind, bad_rows: BadRows) -> tuple[list[
 
 
 def drop_long(
-    lengths: Sequence[int], places: Sequence[str], *, limit: int, what: str, on_long: OnBad, source: str
+    lengths: Sequence[int],
+    places: Sequence[str],
+    *,
+    limit: int,
+    what: str,
+    on_long: OnBad,
+    source: str,
+    key: str = "data",
 ) -> list[int]:
-    """Indices of the sequences of at most `limit` tokens.
+    """Indices of the sequences of at most `limit` tokens; `key` is the section of the data, for the hint.
 
     Raises InputError when `on_long` is "stop" and one is longer, or when every one is: it says how many, which is the
     longest, and what to change.
@@ -166,11 +173,12 @@ def drop_long(
             if what == "prompts"
             else f"set max_tokens={lengths[longest]} where the context holds as many"
         )
+        longer = "take a model with a longer context"
         raise InputError(
             f"{source}: {too_many} of {len(lengths)} {what} are longer than {limit} tokens "
             f"(the longest, {places[longest]}, has {lengths[longest]})",
-            hint=f"{more}, or take a model with a longer context"
-            + (", or set data.on_long_prompt=skip to leave them out" if kept else ""),
+            hint=(f"{more}, or {longer}" if key == "data" else longer)
+            + (f", or set {key}.on_long_prompt=skip to leave them out" if kept else ""),
         )
     return kept
 

@@ -2,7 +2,8 @@
 
 Sorted by their tokens, each sequence adds to the row what it does not share with the sequence before it. The answers to a
 prompt share the prompt, the turns of an episode what came before, and equal sequences everything. Position-wise layers run
-on the row as it is. Attention runs on rows of queries, the tokens that a sequence added, over keys, all tokens of it.
+on the row as it is. Attention runs on rows of queries, the tokens that a sequence added, over keys, all tokens of it; of long
+sequences on a CPU one by one (`reinlm.models.cpu_attention`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from reinlm.models.cpu_attention import KERNEL_COST, Runs, attend_runs, takes_runs
 from reinlm.models.row_attention import LayerSettings, as_computed
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class PrefixTree:
     blocks: tuple[Block, ...]
     places: Int[Tensor, " row"]
     """[U]: where each token's query stands among those of all blocks, padding included."""
+    runs: tuple[Runs, ...] = ()
+    """The same sequence by sequence, where that is cheaper on a CPU than the blocks; else none."""
     masks: dict[tuple[torch.dtype, int | None], list[Tensor | None]] = field(default_factory=dict, repr=False)
     """Made by the first layer that needs them: 0 where a query attends to a key, else -inf."""
 
@@ -121,7 +125,17 @@ class SharedRow:
             first += queries.size
             moved = (torch.from_numpy(x).to(device) for x in (queries.clip(0), keys.clip(0), shared))
             blocks.append(Block(*moved))
-        return PrefixTree(tuple(blocks), torch.from_numpy(places).to(device))
+        return PrefixTree(
+            tuple(blocks), torch.from_numpy(places).to(device), self._runs() if device.type == "cpu" else ()
+        )
+
+    def _runs(self) -> tuple[Runs, ...]:
+        """The sequences one by one, where that is cheaper than the blocks."""
+        runs = []
+        for queries, keys, _ in self.blocks:
+            runs += [Runs.of(own[own >= 0], path[path >= 0]) for own, path in zip(queries, keys, strict=True)]
+        blocks = sum(queries.size * keys.shape[1] + KERNEL_COST for queries, keys, _ in self.blocks)
+        return tuple(runs) if sum(row.cost for row in runs) < blocks else ()
 
 
 def share_prefixes(sequences: Sequence[np.ndarray[Any, Any]]) -> SharedRow:
@@ -257,6 +271,8 @@ def tree_attention(
 ) -> Float[Tensor, "1 asked heads size"]:
     """Attention of the tokens of the row, or of an ending, to those before in their own sequences, and to themselves."""
     query, key, value = as_computed(query, key, value)
+    if tree.runs and takes_runs(query, settings):
+        return attend_runs(query, key, value, tree.runs, settings)
     heads, size = query.shape[1], query.shape[3]
     flat_query, flat_key, flat_value = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))
     found = []

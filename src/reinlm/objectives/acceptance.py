@@ -23,12 +23,12 @@ def best_of_group(
 
     RAFT, arXiv 2304.06767, for count = 1. NaN rewards are never among them.
     """
-    order = torch.where(rewards.isnan(), -torch.inf, rewards).argsort(descending=True, stable=True)
+    order = (-rewards).argsort(stable=True)  # NaN is last, also after -inf
     order = order[group[order].argsort(stable=True)]
     starts = torch.ones_like(order, dtype=torch.bool)
     starts[1:] = group[order][1:] != group[order][:-1]
     place = torch.arange(len(order), device=order.device)
-    first = torch.where(starts, place, 0).cummax(0).values if len(order) else place
+    first = torch.where(starts, place, 0).cummax(0).values
     return torch.zeros_like(starts).index_put((order,), place - first < count) & ~rewards.isnan()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 
@@ -34,7 +35,7 @@ def best_of(scores: Sequence[float | None]) -> int | None:
 def expected_best_of(scores: Sequence[float], values: Sequence[float], n: int) -> float:
     """The mean value of the answer with the highest score, over all choices of n of the answers without replacement.
 
-        Σ_i  C(N - i, n - 1) / C(N, n) · value_i        i = 1 … N in descending order of score, of equal ones the first first
+        Σ_i  C(N - i, n - 1) / C(N, n) · value_i        i = 1 … N in descending order of score, equal ones as given
 
     The unbiased estimate of what best-of-n gains from N ≥ n answers; with the values as their own scores, 0 or 1, it is pass@n.
     Source of best-of-n: arXiv 2112.09332. Raises ValueError for n outside 1 … N, and lists of different lengths.
@@ -60,10 +61,7 @@ def majority_vote(answers: Sequence[Hashable | None]) -> int | None:
         >>> majority_vote(["7", None, "8", "8"])
         2
     """
-    votes: dict[Hashable, int] = {}
-    for answer in answers:
-        if answer is not None:
-            votes[answer] = votes.get(answer, 0) + 1
+    votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return None
     most = max(votes.values())

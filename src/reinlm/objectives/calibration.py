@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def pairwise_accuracy(
     better: Float[Tensor, " pairs"], worse: Float[Tensor, " pairs"], tie: float = 0.5
 ) -> Float[Tensor, ""]:
-    """The share of pairs in which the better answer has the higher score; equal scores count `tie` (TRL: 0)."""
+    """The share of pairs in which the better answer has the higher score, in [0, 1]; NaN without a pair.
+
+    Args:
+        better: scores of the answers that were judged better, in any unit.
+        tie: what a pair with equal scores counts: ½ as in `auc`, 0 as in TRL.
+    """
     return ((better > worse).double() + tie * (better == worse).double()).mean()
 
 
@@ -29,7 +34,7 @@ def auc(
     positive_weight: Float[Tensor, "... positives"] | None = None,
     negative_weight: Float[Tensor, "... negatives"] | None = None,
 ) -> Float[Tensor, "..."]:
-    """P(s⁺ > s⁻) + ½ P(s⁺ = s⁻) over all pairs of a positive and a negative score: the area under the ROC curve.
+    """P(s⁺ > s⁻) + ½ P(s⁺ = s⁻) over all pairs of a positive and a negative score: the area under the ROC curve, in [0, 1].
 
     Args:
         positive_weight: how often each positive score counts, also of several samples at once; None: once.
@@ -52,7 +57,10 @@ def brier_score(
     outcome: Float[Tensor, " cases"],
     weight: Float[Tensor, "... cases"] | None = None,
 ) -> Float[Tensor, "..."]:
-    """Mean (p - y)²; 0 is best, ¼ that of ½ everywhere. Brier (1950). `weight` says how often each case counts."""
+    """Mean (p - y)²; 0 is best, ¼ that of ½ everywhere, NaN without a case. Brier (1950).
+
+    `weight` says how often each case counts, also of several samples at once; None: once.
+    """
     squares = (predicted.double() - outcome.double()).square()
     return squares.mean() if weight is None else (weight.double() * squares).sum(-1) / weight.double().sum(-1)
 
@@ -78,13 +86,17 @@ class Reliability:
 def bin_of(predicted: Float[Tensor, " cases"], bins: int = 10, least: float = 0.0) -> Int[Tensor, " cases"]:
     """The bin of each prediction: bins of equal width from `least` to 1 hold their lower ends, and the last one 1 as well.
 
+    Ends are numbers of the predictions' precision: 0.6, however it is rounded, is the lower end of a bin from 0.6.
+
     Raises ValueError for less than one bin, and for a prediction that is not from `least` to 1.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
     if bool(((predicted < least) | (predicted > 1.0) | predicted.isnan()).any()):
         raise ValueError(f"a predicted probability is from {least:g} to 1")
-    return ((predicted.double() - least) / (1.0 - least) * bins).floor().long().clamp(max=bins - 1)
+    inner = torch.arange(1, bins, dtype=torch.float64, device=predicted.device)
+    ends = ((least * (bins - inner) + inner) / bins).to(predicted.dtype)
+    return torch.bucketize(predicted.contiguous(), ends, right=True)
 
 
 def reliability(

@@ -36,7 +36,7 @@ class _Judged:
         return {name: value for name, value in named.items() if value is not None}
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Any:
-        return replace(self, **{name: change(x) for name, x in self._tensors().items() if name != "mismatched"})
+        return replace(self, **{name: change(x) for name, x in self._tensors().items()})
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,11 @@ class Pairs(_Judged):
     ref_chosen: Float[Tensor, " pairs"] | None
     """[P] Σ_t log π_ref; None without a reference."""
     ref_rejected: Float[Tensor, " pairs"] | None
+    """[P] of the other."""
     chosen_length: Int[Tensor, " pairs"]
     """[P] tokens of the completion that are counted in the sums."""
     rejected_length: Int[Tensor, " pairs"]
+    """[P] of the other."""
     margin: Float[Tensor, " pairs"] | None = None
     """[P] how much better the chosen one was judged; None where nobody said."""
 

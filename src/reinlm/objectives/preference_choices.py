@@ -61,6 +61,7 @@ class ConservativeDPO(ReferenceRewards):
     """-(1-ε) log σ(β h) - ε log σ(-β h): a share ε of the labels is wrong. cDPO, E. Mitchell (2023)."""
 
     beta: float = 0.1
+    """How strongly the reference holds; more than 0."""
     label_smoothing: float = 0.1
     """ε, at least 0 and below ½."""
 
@@ -78,6 +79,7 @@ class RobustDPO(ReferenceRewards):
     """[-(1-ε) log σ(β h) + ε log σ(-β h)] / (1-2ε): unbiased under flipped labels. arXiv 2403.00409."""
 
     beta: float = 0.1
+    """How strongly the reference holds; more than 0."""
     label_smoothing: float = 0.1
     """ε, at least 0 and below ½."""
 
@@ -113,6 +115,7 @@ class Hinge(ReferenceRewards):
     """max(0, 1 - β h). RSO, arXiv 2309.06657."""
 
     beta: float = 0.05
+    """How strongly the reference holds; more than 0."""
 
     def __post_init__(self) -> None:
         require("hinge", beta=self.beta)
@@ -127,6 +130,7 @@ class NormalizedDPO(PairLoss):
     """-log σ(β (a_chosen/|y_chosen| - a_rejected/|y_rejected|)). Length-normalised DPO, Tülu 3, arXiv 2411.15124."""
 
     beta: float = 5.0
+    """How strongly the reference holds, by mean log-ratios of a token, not their sums; more than 0. Tülu 3 has 5."""
 
     def __post_init__(self) -> None:
         require("dpo_norm", beta=self.beta)
@@ -146,6 +150,7 @@ class APOZero(ReferenceRewards):
     """1 - σ(β a_chosen) + σ(β a_rejected). APO-zero, arXiv 2408.06266."""
 
     beta: float = 0.1
+    """How strongly the reference holds; more than 0."""
 
     def __post_init__(self) -> None:
         require("apo_zero", beta=self.beta)
@@ -160,6 +165,7 @@ class SPPO(ReferenceRewards):
     """(a_chosen - 1/(2β))² + (a_rejected + 1/(2β))². SPPO with certain judgements, arXiv 2405.00675."""
 
     beta: float = 0.1
+    """1/η of the paper; more than 0."""
 
     def __post_init__(self) -> None:
         require("sppo", beta=self.beta)
@@ -174,6 +180,7 @@ class BCOPair(ReferenceRewards):
     """-log σ(β a_chosen) - log σ(-β a_rejected): the binary classifier of BCO on pairs, arXiv 2404.04656."""
 
     beta: float = 0.1
+    """How strongly the reference holds; more than 0."""
 
     def __post_init__(self) -> None:
         require("bco_pair", beta=self.beta)
@@ -188,6 +195,7 @@ class DPOWithSFT(ReferenceRewards, Imitation):
     """-log σ(β h) + sft_coefficient · NLL(chosen). DPO with imitation of the chosen answer: RPO, arXiv 2405.16436."""
 
     beta: float = 0.01
+    """How strongly the reference holds; more than 0."""
     sft_coefficient: float = 0.005
     """η of arXiv 2405.16436, α of Iterative RPO; at least 0."""
     sft_aggregation: str = "sequence_sum"
@@ -288,6 +296,7 @@ class CPO(Imitation):
     """-log σ(β (log π(chosen) - log π(rejected))) + sft_coefficient · NLL(chosen). CPO, arXiv 2401.08417."""
 
     beta: float = 0.1
+    """Of the log-probabilities, as that of DPO is of log-ratios; more than 0."""
     sft_coefficient: float = 1.0
     """α; at least 0."""
     sft_aggregation: str = "sequence_mean"
@@ -320,6 +329,7 @@ class KTO(LabelLoss):
     """
 
     beta: float = 0.1
+    """How strongly the reference holds; more than 0."""
     desirable_weight: float = 1.0
     """λ_D; more than 0. The paper wants λ_D n_D / (λ_U n_U) between 1 and 4/3: `balance`."""
     undesirable_weight: float = 1.0
@@ -360,6 +370,7 @@ class BCO(LabelLoss):
     """
 
     beta: float = 0.01
+    """How strongly the reference holds; more than 0."""
 
     needs_step_logprobs = True
 

@@ -34,6 +34,7 @@ class PreferenceLoss(Generic[Judged, Reward]):
     """A loss of each pair (`PairLoss`) or of each labelled answer (`LabelLoss`); a frozen dataclass with its coefficients."""
 
     takes: ClassVar[Literal["pairs", "labels"]]
+    """What it is given: `Pairs`, or `Labelled` answers."""
     needs_reference: ClassVar[bool] = True
     """Whether it reads reference log-probabilities."""
     needs_mismatched: ClassVar[bool] = False

@@ -1,4 +1,7 @@
-"""The losses of reward models as frozen choices, which a recipe names: `reinlm.objectives.reward_losses` has the formulas."""
+"""The losses of reward models as frozen dataclasses, which hold their coefficients.
+
+The formulas stand in `reinlm.objectives.reward_losses`.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,22 @@ class Ranked:
     """[S] what people gave; NaN: nothing."""
 
     def __post_init__(self) -> None:
+        for name in ("scores", "unit", "rank", "ratings"):
+            self._check_shape(name, len(self.scores))
         steps = self.unit.diff()
         starts = len(self.unit) == 0 or int(self.unit[0]) == 0
         if not starts or bool(((steps < 0) | (steps > 1)).any()):
             raise ValueError("units are numbered from 0, ascending, without a gap")
-        if bool(((self.rank.diff() < 0) & (steps == 0)).any()):
-            raise ValueError("the ranks of a unit ascend: the best answer is first")
+        first = torch.ones_like(self.unit, dtype=torch.bool)
+        first[1:] = steps == 1
+        if bool(((self.rank.diff() < 0) & (steps == 0)).any()) or bool((self.rank[first] != 0).any()):
+            raise ValueError("the ranks of a unit ascend from 0: the best answer is first")
+        self._check_shape("margin", self.units)
+
+    def _check_shape(self, name: str, count: int) -> None:
+        value = getattr(self, name)
+        if value is not None and tuple(value.shape) != (count,):
+            raise ValueError(f"{name} has shape {tuple(value.shape)} where {(count,)} is expected")
 
     @property
     def units(self) -> int:

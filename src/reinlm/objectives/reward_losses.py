@@ -54,7 +54,10 @@ def log_rao_kupper(
     """(log P(first), log P(second), log P(tie)) with P(first) = σ(d - log θ). Rao & Kupper (1967).
 
     P(tie) = (θ²-1) e^d / ((e^d + θ)(θ e^d + 1)): ½ at d = 0 for θ = 3, and 0 for θ = 1, which is Bradley-Terry.
+    Raises ValueError for θ below 1.
     """
+    if not theta >= 1.0:
+        raise ValueError(f"Rao and Kupper's theta is at least 1, not {theta}")
     threshold = math.log(theta)
     height = math.log(math.expm1(2.0 * threshold)) if theta > 1.0 else -math.inf
     shift = torch.full_like(difference, threshold)

@@ -60,8 +60,10 @@ class RunningMoments:
     """
 
     count: int = 0
+    """Values so far."""
     mean: float = 0.0
     squares: float = 0.0
+    """Σ (x - mean)²."""
 
     def add(self, values: Float[Tensor, " values"]) -> None:
         """Take further values in."""

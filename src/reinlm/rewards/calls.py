@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 from reinlm.errors import InputError, RunError
 from reinlm.plain import encode
@@ -21,7 +21,7 @@ from reinlm.rewards.running import OVERRUN_HINT, Function, Logged, joined
 from reinlm.rewards.signature import ALWAYS, EXTRA, LOGGERS, Parameters, Style
 from reinlm.rewards.spec import Choice
 from reinlm.rewards.steps import StepRewards
-from reinlm.rewards.values import Entry, Failure, TrainerState, read_entries
+from reinlm.rewards.values import ALLOWED, Entry, Failure, TrainerState, read_entries
 from reinlm.sandbox.pool import WorkerPool
 from reinlm.sandbox.worker import OverrunError, Worker, WorkerError
 
@@ -50,6 +50,11 @@ class Sample:
     index: int
     of: int
     rollout: Rollout
+    unit: ClassVar[str] = "answers"
+
+    def each(self, read: Callable[[Rollout], Any]) -> Any:
+        """What `read` gives for the answer."""
+        return read(self.rollout)
 
     def __str__(self) -> str:
         return f"{self.rollout.task.id}, answer {self.index + 1} of {self.of}"
@@ -108,7 +113,7 @@ class Reward:
             assert self.parameters is not None
             return tuple(name for name in self.parameters.chosen(columns) if name not in LOGGERS)
         except InputError as error:
-            raise about(self.name, error) from error
+            raise about(self.choice, error) from error
 
     def task(self, call: Call) -> Callable[[Worker | None], Settled]:
         """The call as a task for the pool or for the caller; arguments for a worker are encoded immediately."""
@@ -149,7 +154,7 @@ class Reward:
         except InputError as error:
             what = name if name in (*ALWAYS, *EXTRA) else f"the column {name!r}"
             hint = f"{error.hint}; or leave the column out of the function's arguments"
-            raise about(self.name, InputError(f"it cannot be given {what}: {error.message}", hint=hint)) from error
+            raise about(self.choice, InputError(f"it cannot be given {what}: {error.message}", hint=hint)) from error
 
     def _limits_each(self, call: Call) -> bool:
         """Whether a call is made for each answer, with a time limit of its own: of a function of one answer that is not async."""
@@ -208,10 +213,10 @@ class Reward:
             thread.join(min(left, 0.1))
         if not box:
             raise RunError(
-                f"reward {self.name!r} overran its time limit of {call.limit:g} s in this process, "
+                f"{self.choice.noun} {self.name!r} overran its time limit of {call.limit:g} s in this process, "
                 f"where it cannot be stopped, {_where(samples)}" + (f": {self.stays}" if self.stays else ""),
                 hint="put it into a file and name it as file.py:function, so that it runs in a process that can be "
-                "killed; or raise reward.time_limit",
+                f"killed; or raise {self.choice.noun}.time_limit",
             )
         return box[0]
 
@@ -225,7 +230,7 @@ def load_into(worker: Worker, key: int, choice: Choice, concurrency: int = 1) ->
         WorkerError: the import took too long, or ended the process.
     """
     assert choice.source is not None
-    source = {**vars(choice.source), "options": dict(choice.source.options)}
+    source = {**vars(choice.source), "options": dict(choice.source.options), "judges": choice.judges}
     try:
         worker.start()
         message = {"key": key, "source": encode(source), "concurrency": concurrency}
@@ -233,16 +238,16 @@ def load_into(worker: Worker, key: int, choice: Choice, concurrency: int = 1) ->
     except OverrunError:
         raise WorkerError(f"did not finish importing within {LOAD_LIMIT:g} s") from None
     if isinstance(found, InputError):
-        raise about(choice.name, found)
+        raise about(choice, found)
     if isinstance(found, NoCopyError):
         raise found
     worker.prepared.add(key)
     return found
 
 
-def about(name: str, error: InputError) -> InputError:
-    """The error with the reward's name before it."""
-    return InputError(f"reward {name!r}: {error.message}", hint=error.hint)
+def about(choice: Choice, error: InputError) -> InputError:
+    """The error with the reward's or the judge's name before it."""
+    return InputError(f"{choice.noun} {choice.name!r}: {error.message}", hint=error.hint)
 
 
 def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
@@ -254,17 +259,19 @@ def argument(name: str, samples: Sequence[Sample], state: TrainerState) -> Any:
         case "prompts":
             return [messages(rollout.task.prompt) for rollout in rollouts]
         case "completions":
-            return [_completion(rollout) for rollout in rollouts]
+            return [sample.each(_completion) for sample in samples]
         case "completion_ids":
-            return [
-                [token for segment in rollout.segments for token in segment.chosen_ids.tolist()] for rollout in rollouts
-            ]
+            return [sample.each(_chosen_ids) for sample in samples]
         case "token_ids":
-            return [_read(rollout) for rollout in rollouts]
+            return [sample.each(_read) for sample in samples]
         case "rows":
             return [dict(rollout.task.columns) for rollout in rollouts]
         case _:
             return [rollout.task.columns.get(name) for rollout in rollouts]
+
+
+def _chosen_ids(rollout: Rollout) -> list[int]:
+    return [token for segment in rollout.segments for token in segment.chosen_ids.tolist()]
 
 
 def _read(rollout: Rollout) -> dict[str, Any]:
@@ -341,7 +348,9 @@ def _settle(
         settled = [_events(reward, call, *pair) for pair in zip(outcome, call.samples, strict=True)]
     failure = next((events for events in settled if isinstance(events, Failure)), None)
     if failure is not None and call.policy.stop:
-        raise RunError(f"reward {reward.name!r} {failure.text}", hint=_advice(failure, call.policy))
+        raise RunError(
+            f"{reward.choice.noun} {reward.name!r} {failure.text}", hint=_advice(failure, call.policy, reward)
+        )
     lost = sum(isinstance(events, Failure) for events in settled)
     return Settled(settled, replace(usage, failed=lost), extra)
 
@@ -349,7 +358,7 @@ def _settle(
 def _where(samples: Sequence[Sample]) -> str:
     """Which answers a call scores, as the end of a sentence."""
     first = samples[0]
-    return f"in a call with {len(samples)} answers, from {first} on" if len(samples) > 1 else f"for {first}"
+    return f"in a call with {len(samples)} {first.unit}, from {first} on" if len(samples) > 1 else f"for {first}"
 
 
 def _one_after_another(once: Once, indices: Sequence[int], policy: Policy) -> tuple[list[Entry], Logged]:
@@ -371,11 +380,18 @@ def _one_after_another(once: Once, indices: Sequence[int], policy: Policy) -> tu
     return entries, joined(several)
 
 
-def _advice(failure: Failure, policy: Policy) -> str:
+def _advice(failure: Failure, policy: Policy, reward: Reward) -> str:
     """What to do about a failure that ends a run."""
-    skip = "set reward.on_reward_error=skip to leave such answers out and count them"
+    noun = reward.choice.noun
+    if reward.choice.judges:
+        if failure.cause == "value":
+            return f"allowed: a list with, for each pair, {ALLOWED}"
+        skip = "return None where there is no judgement"
+        failure = replace(failure, hint=(failure.hint or "correct the judge").replace("reward.", "judge."))
+    else:
+        skip = "set reward.on_reward_error=skip to leave such answers out and count them"
     if failure.cause == "passing":
-        again = f"raise reward.retries ({policy.retries}) or reward.retry_delay ({policy.retry_delay:g} s)"
+        again = f"raise {noun}.retries ({policy.retries}) or {noun}.retry_delay ({policy.retry_delay:g} s)"
         return f"{again} where a service may be away for longer; or {skip}"
     return f"{failure.hint}; or {skip}" if failure.hint else f"correct the function, or {skip}"
 

@@ -18,6 +18,7 @@ from reinlm.parts import IMPORTED, PARTS, builder, load_imports, read_part
 from reinlm.rewards.copies import copied, restored
 from reinlm.rewards.running import Function
 from reinlm.rewards.signature import parameters_of
+from reinlm.rewards.values import read_entry, read_judgement
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class FunctionSource:
     """Name of the function, or of the part."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of a part, or of a class."""
+    judges: bool = False
+    """Whether it compares two answers: an object may then have a method `judge`, as TRL's judges have."""
 
 
 def source_of(function: Callable[..., Any]) -> FunctionSource | None:
@@ -51,14 +54,23 @@ def copy_of(function: Callable[..., Any]) -> FunctionSource:
     return FunctionSource("copy", copied(function), getattr(function, "__name__", "function"))
 
 
-def ready(function: Callable[..., Any], concurrency: int = 1) -> Function:
+def as_judge(value: Any) -> Any:
+    """The method `judge` of an object that has one, without the shuffling of TRL's judges; any other value as it is."""
+    method = None if inspect.isclass(value) else getattr(value, "judge", None)
+    if not callable(method):
+        return value
+    shuffles = "shuffle_order" in inspect.signature(method).parameters
+    return functools.partial(method, shuffle_order=False) if shuffles else method
+
+
+def ready(function: Callable[..., Any], concurrency: int = 1, *, judges: bool = False) -> Function:
     """The function with its signature; `InputError` for what can be called, but is no reward function."""
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.isclass(function):
         raise InputError(f"{name} is a class", hint=f"give an instance of it: {name}(…)")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InputError("it is a generator", hint="return a list of numbers instead of `yield`")
-    return Function(function, parameters_of(function), concurrency)
+    return Function(function, parameters_of(function), concurrency, read_judgement if judges else read_entry)
 
 
 def load(source: FunctionSource) -> Callable[..., Any]:
@@ -85,6 +97,7 @@ def load(source: FunctionSource) -> Callable[..., Any]:
         hint = f"write {beside}:{source.function}" if file is None and beside.is_file() else None
         raise InputError(f"{source.place} cannot be imported: {error_line(error, file)}", hint=hint) from error
     function = getattr(module, source.function, None)
+    function = as_judge(function) if source.judges else function
     if function is None:
         names = [name for name, value in vars(module).items() if _could_be(value, name, module.__name__)]
         near = nearest(source.function, names)
@@ -121,8 +134,12 @@ def _made(kind: type, source: FunctionSource) -> Callable[..., Any]:
         made = kind(**source.options)
     except Exception as error:
         raise InputError(f"{source.function} in {source.place} raised {error_line(error, source.place)}") from error
+    made = as_judge(made) if source.judges else made
     if not callable(made):
-        raise InputError(f"{source.function} in {source.place} has no method `__call__`, which scores answers")
+        raise InputError(
+            f"{source.function} in {source.place} has no method `{'judge' if source.judges else '__call__'}`, which "
+            "scores answers"
+        )
     found: Callable[..., Any] = made
     return found
 

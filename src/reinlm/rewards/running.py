@@ -92,11 +92,13 @@ class Function:
 
     Args:
         concurrency: answers that an async function of one answer scores at the same time.
+        read: reads what it returned for one answer, or for one pair.
     """
 
     call: Callable[..., Any]
     parameters: Parameters
     concurrency: int = 1
+    read: Callable[[Any], Entry] = read_entry
 
     def score(
         self, arguments: Mapping[str, Any], count: int, limit: float | None = None
@@ -125,7 +127,7 @@ class Function:
     def _all(self, given: Mapping[str, Any], count: int) -> list[Entry] | Failure:
         try:
             result = self.call(**given)
-            return read_result(wait_for(result) if inspect.isawaitable(result) else result, count)
+            return read_result(wait_for(result) if inspect.isawaitable(result) else result, count, self.read)
         except BaseException as error:
             if _is_interrupt(error):
                 raise
@@ -165,7 +167,7 @@ class Function:
                 if name != "score" and isinstance(value, bool | int | float):
                     logged.log_metric(str(name), value)
             result = result["score"]
-        entry = logged.check(1) or read_entry(result)
+        entry = logged.check(1) or self.read(result)
         if isinstance(entry, Failure) and isinstance(result, list | tuple):
             hint = "a function of `completion` scores one answer: return one number, or take `completions`"
             return Failure(entry.text, hint)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from reinlm.config import build
 from reinlm.errors import InputError, ReinlmError, RunError
@@ -53,12 +54,12 @@ class Scored:
     """By reward: what its calls cost, and what it logged."""
 
 
-def _no_text(rollout: Rollout) -> None:
+def no_text(rollout: Rollout) -> None:
     """The places of an answer's text among its tokens are unknown."""
 
 
 @dataclass(frozen=True)
-class _Begun:
+class Begun:
     """A call that was made or is queued in its pool."""
 
     reward: Reward
@@ -132,7 +133,7 @@ class RewardSet:
 
         Also where a reward in a worker process takes a column with values that cannot be sent there.
         """
-        columns = _columns(prompts)
+        columns = columns_of(prompts)
         self._require(prompts, columns)
         for name in (*columns, "prompts"):
             taking = [
@@ -142,7 +143,7 @@ class RewardSet:
                 taking[0].encode(name, messages(prompt.prompt) if name == "prompts" else prompt.columns.get(name))
 
     def score(
-        self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: TokenEnds = _no_text
+        self, groups: Sequence[RolloutGroup], state: TrainerState | None = None, *, token_ends: TokenEnds = no_text
     ) -> Scored:
         """The rewards of every rollout, as events in the order of the rewards.
 
@@ -157,16 +158,9 @@ class RewardSet:
         Args:
             token_ends: where the answers' texts lie among their tokens, for `StepRewards` of lines and spans.
         """
-        begun = self._begin(groups, state, _columns([group.task for group in groups]), token_ends)
-        futures = [call.future for call in begun]
-        try:
-            done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION).done
-            for future in futures:
-                if future in done and (error := future.exception()) is not None:
-                    raise error
+        begun = self._begin(groups, state, columns_of([group.task for group in groups]), token_ends)
+        with ended(begun):
             return self._scored(groups, begun)
-        finally:
-            _cancel(begun)
 
     def score_group(
         self,
@@ -174,7 +168,7 @@ class RewardSet:
         state: TrainerState | None = None,
         *,
         columns: Sequence[str] | None = None,
-        token_ends: TokenEnds = _no_text,
+        token_ends: TokenEnds = no_text,
     ) -> Coroutine[Any, Any, Scored]:
         """`score` for one group, to be awaited; it does not block the event loop.
 
@@ -193,7 +187,7 @@ class RewardSet:
                 "reward.call=batch asks for one call for all groups of a step, so one group cannot be scored alone",
                 hint="set reward.call=group, or call score() with all groups",
             )
-        begun = self._begin([group], state, _columns([group.task]) if columns is None else columns, token_ends)
+        begun = self._begin([group], state, columns_of([group.task]) if columns is None else columns, token_ends)
         return self._finish([group], begun)
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,7 +225,7 @@ class RewardSet:
         """End the worker processes; afterwards the set cannot score. Closing twice does nothing."""
         self._finalizer()
 
-    def __enter__(self) -> RewardSet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -254,10 +248,8 @@ class RewardSet:
         state: TrainerState | None,
         columns: Sequence[str],
         token_ends: TokenEnds,
-    ) -> list[_Begun]:
-        """Queue all calls of all rewards; then make those that need no queue."""
-        if not self._finalizer.alive:
-            raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
+    ) -> list[Begun]:
+        """Queue the calls of all rewards for groups, in portions as `call` says."""
         self._require([group.task for group in groups], columns)
         samples = [
             [
@@ -268,22 +260,32 @@ class RewardSet:
             for number, group in enumerate(groups)
         ]
         parts = [[sample for part in samples for sample in part]] if self._call == "batch" else samples
+        return self.queued([part for part in parts if part], columns, state or TrainerState(), token_ends)
+
+    def queued(
+        self, parts: Sequence[Sequence[Sample]], columns: Sequence[str], state: TrainerState, token_ends: TokenEnds
+    ) -> list[Begun]:
+        """Queue all calls of all rewards for portions of samples; then make those that need no queue.
+
+        Raises RunError after `close()`.
+        """
+        if not self._finalizer.alive:
+            raise RunError("these rewards are closed", hint="score inside the `with` block, or before close()")
         calls = [
             (reward, call)
             for part in parts
-            if part
             for reward in self._rewards
-            for call in self._calls(reward, part, columns, state or TrainerState(), token_ends)
+            for call in self._calls(reward, part, columns, state, token_ends)
         ]
         tasks = [(reward, call, reward.task(call)) for reward, call in calls]
-        begun: dict[int, _Begun] = {}
+        begun: dict[int, Begun] = {}
         try:
             for index, (reward, call, task) in enumerate(tasks):
                 if reward.pool is not None:
-                    begun[index] = _Begun(reward, call.samples, reward.pool.submit(task))
+                    begun[index] = Begun(reward, call.samples, reward.pool.submit(task))
             for index, (reward, call, task) in enumerate(tasks):
                 if reward.pool is None:
-                    begun[index] = _Begun(reward, call.samples, _made_at_once(task))
+                    begun[index] = Begun(reward, call.samples, _made_at_once(task))
         except BaseException:
             _cancel(list(begun.values()))
             raise
@@ -305,14 +307,14 @@ class RewardSet:
             for part in parts
         ]
 
-    async def _finish(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
+    async def _finish(self, groups: Sequence[RolloutGroup], begun: Sequence[Begun]) -> Scored:
         try:
             await asyncio.gather(*(asyncio.wrap_future(call.future) for call in begun))
             return self._scored(groups, begun)
         finally:
             _cancel(begun)
 
-    def _scored(self, groups: Sequence[RolloutGroup], begun: Sequence[_Begun]) -> Scored:
+    def _scored(self, groups: Sequence[RolloutGroup], begun: Sequence[Begun]) -> Scored:
         """The groups with the events of all calls, which are done. An answer that one reward failed on has none."""
         events: dict[tuple[int, int], list[RewardEvent]] = {}
         usage = dict.fromkeys(self.names, Usage())
@@ -377,40 +379,62 @@ def build_rewards(
         }
         given |= {"retries": retries, "retry_delay": retry_delay, "concurrency": concurrency}
         config = build(RewardConfig, given if one_by_one is None else {**given, "one_by_one": one_by_one})
+    rewards, pools = open_choices(
+        read_spec(config.functions),
+        time_limit=config.time_limit,
+        workers=config.workers,
+        concurrency=config.concurrency,
+    )
+    policy = Policy(config.on_reward_error == "stop", config.retries, config.retry_delay, config.one_by_one)
+    return RewardSet(rewards, pools, time_limit=config.time_limit, policy=policy, call=config.call)
+
+
+def open_choices(
+    choices: Sequence[Choice], *, time_limit: float | None, workers: int, concurrency: int
+) -> tuple[list[Reward], list[WorkerPool]]:
+    """Rewards or judges that are ready to be called, and the pools of their processes.
+
+    Raises InputError for one that cannot be had or called, and in a process that imports one.
+    """
     if os.environ.get(IN_WORKER):
         raise InputError(
             "rewards are built while a reward function is being imported",
             hint='the file that holds the function also starts a run: guard that with `if __name__ == "__main__":`',
         )
-    checks, here = WorkerPool(SERVICE, config.workers, keep=True), WorkerPool(SERVICE)
+    checks, here = WorkerPool(SERVICE, workers, keep=True), WorkerPool(SERVICE)
     pools = [checks, here]
     try:
         rewards = []
-        for choice in read_spec(config.functions):
+        for choice in choices:
             own = WorkerPool(SERVICE)
             pools.append(own)
-            rewards.append(_ready(next(_keys), choice, config, checks, here, own))
+            rewards.append(_ready(next(_keys), choice, time_limit, concurrency, checks, here, own))
     except BaseException:
         _close(pools)
         raise
-    policy = Policy(config.on_reward_error == "stop", config.retries, config.retry_delay, config.one_by_one)
-    return RewardSet(rewards, pools, time_limit=config.time_limit, policy=policy, call=config.call)
+    return rewards, pools
 
 
 def _ready(
-    key: int, choice: Choice, config: RewardConfig, checks: WorkerPool, here: WorkerPool, own: WorkerPool
+    key: int,
+    choice: Choice,
+    limit: float | None,
+    concurrency: int,
+    checks: WorkerPool,
+    here: WorkerPool,
+    own: WorkerPool,
 ) -> Reward:
     """Load the function where it will run, so that one that cannot be used is found before any training.
 
     The pool is `checks` for a built-in that can hang, `own` for a function that a worker can import or copy, else `here`.
     """
-    source, limit, concurrency, stays = choice.source, config.time_limit, config.concurrency, None
+    source, stays = choice.source, None
     if isinstance(choice.function, Builtin):
         in_worker = limit is not None and choice.function.killable and source is not None
         return Reward(key, choice, choice.function, None, checks if in_worker else None, in_worker)
     try:
         if choice.function is not None:
-            ready(choice.function)
+            ready(choice.function, judges=choice.judges)
         if source is None and limit is not None and choice.function is not None:
             try:
                 source = copy_of(choice.function)
@@ -428,18 +452,19 @@ def _ready(
             except (WorkerError, InputError) as error:
                 if choice.function is None:
                     if isinstance(error, WorkerError):
-                        raise about(choice.name, InputError(error.text, hint=error.hint)) from None
+                        raise about(choice, InputError(error.text, hint=error.hint)) from None
                     raise
                 stays = error.text if isinstance(error, WorkerError) else error.message
         function = choice.function
         if function is None:
             assert source is not None
-            function = load(source)
-        here_function = ready(function, concurrency)
+            function = load(replace(source, judges=choice.judges))
+        here_function = ready(function, concurrency, judges=choice.judges)
         pool = None if limit is None else here
         return Reward(key, choice, here_function, here_function.parameters, pool, False, concurrency, stays)
     except InputError as error:
-        raise error if error.message.startswith(f"reward {choice.name!r}: ") else about(choice.name, error) from error
+        named = error.message.startswith(f"{choice.noun} {choice.name!r}: ")
+        raise error if named else about(choice, error) from error
 
 
 def _made_at_once(task: Callable[[None], Settled]) -> Future[Settled]:
@@ -451,7 +476,21 @@ def _made_at_once(task: Callable[[None], Settled]) -> Future[Settled]:
     return future
 
 
-def _cancel(begun: Sequence[_Begun]) -> None:
+@contextlib.contextmanager
+def ended(begun: Sequence[Begun]) -> Iterator[None]:
+    """A context in which all calls are done; it raises the error of one that failed, and ends the others."""
+    futures = [call.future for call in begun]
+    try:
+        done = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION).done
+        for future in futures:
+            if future in done and (error := future.exception()) is not None:
+                raise error
+        yield
+    finally:
+        _cancel(begun)
+
+
+def _cancel(begun: Sequence[Begun]) -> None:
     """End what is not done: another call failed, or the caller was cancelled."""
     for call in begun:
         if call.reward.pool is not None and not call.future.done():
@@ -463,6 +502,6 @@ def _close(pools: Sequence[WorkerPool]) -> None:
         pool.close()
 
 
-def _columns(prompts: Sequence[Task]) -> tuple[str, ...]:
+def columns_of(prompts: Sequence[Task]) -> tuple[str, ...]:
     """Every column that some prompt has, in order of appearance, except those named like another argument."""
     return tuple(dict.fromkeys(name for prompt in prompts for name in prompt.columns if name not in ALWAYS))

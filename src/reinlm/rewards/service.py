@@ -18,7 +18,8 @@ _functions: dict[int, Function] = {}
 def load_function(key: int, source: Mapping[str, Any], concurrency: int) -> list[Any]:
     """`["parameters", PARAMETERS]`, `["stays", WHY]` for the main process, or `["refused", MESSAGE, HINT]`: it cannot be had."""
     try:
-        _functions[key] = ready(load(FunctionSource(**source)), concurrency)
+        given = FunctionSource(**source)
+        _functions[key] = ready(load(given), concurrency, judges=given.judges)
         if has_state(_functions[key].call):
             return ["stays", "its state is in the checkpoints"]
     except InputError as error:

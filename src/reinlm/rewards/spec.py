@@ -107,6 +107,13 @@ class Choice:
     weight: float
     source: FunctionSource | None
     function: Callable[..., Any] | None
+    judges: bool = False
+    """Whether it compares two answers, as `reinlm.rewards.judging.Judge` has it do."""
+
+    @property
+    def noun(self) -> str:
+        """What messages call it, and the section of its settings."""
+        return "judge" if self.judges else "reward"
 
 
 def read_spec(spec: RewardSpec) -> list[Choice]:

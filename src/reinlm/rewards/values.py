@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import reprlib
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -50,13 +50,14 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
-def read_result(result: Any, count: int) -> list[Entry] | Failure:
-    """The entries of what a reward function returned for `count` samples.
+def read_result(result: Any, count: int, read: Callable[[Any], Entry] | None = None) -> list[Entry] | Failure:
+    """The entries of what a reward function returned for `count` samples; `read` reads each, as `read_entry` does.
 
     Numbers may be Python, NumPy or torch scalars, or a list-like of them. A wrong kind or count fails the whole
     call; an entry that is no finite number fails its sample alone.
     """
-    wanted = f"a list of {count} value{'s' if count != 1 else ''}, one for each answer"
+    each = "pair" if read is read_judgement else "answer"
+    wanted = f"a list of {count} value{'s' if count != 1 else ''}, one for each {each}"
     if (remedy := _no_list(result)) is not None:
         return Failure(f"returned {_SHORT.repr(result)} instead of {wanted}", remedy)
     try:
@@ -70,7 +71,7 @@ def read_result(result: Any, count: int) -> list[Entry] | Failure:
     if len(values) != count:
         hint = "return one number for each entry of `completions`, or None where the reward does not apply"
         return Failure(f"returned {len(values)} values for {count} samples", hint)
-    return [read_entry(value) for value in values]
+    return [(read or read_entry)(value) for value in values]
 
 
 def _no_list(result: Any) -> str | None:
@@ -164,6 +165,28 @@ def read_entry(value: Any) -> Entry:
     assert not isinstance(steps, Failure)
     assert not isinstance(characters, Failure)
     return StepRewards(steps, outcome, characters)
+
+
+JUDGEMENTS = {"first": 0.0, "second": 1.0, "tie": 0.5}
+"""What a judge says of a pair, and its number: the chance that the second answer is the better one."""
+
+ALLOWED = '0 or "first", 1 or "second" (the better answer), 0.5 or "tie", and None or -1 for no judgement'
+"""What a judge may return for a pair."""
+
+
+def read_judgement(value: Any) -> Entry:
+    """What a judge gave for one pair: 0, 0.5 or 1; None for no judgement. True and False do not say which, and fail."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value in JUDGEMENTS:
+        return JUDGEMENTS[value]
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    number = None if isinstance(plain, bool) else _finite_or_none(plain)
+    if number == -1.0:
+        return None
+    if number not in JUDGEMENTS.values():
+        return Failure(f"returned {_SHORT.repr(value)}", f"allowed: {ALLOWED}")
+    return number
 
 
 def _read_steps(steps: Any, unit: str) -> tuple[tuple[int, float], ...] | Failure:

@@ -39,7 +39,9 @@ class WorkerPool:
         self._service = service
         self._workers = [spare.pop() if spare else Worker(service) for _ in range(width)]
         self._idle: LifoQueue[Worker] = LifoQueue()
-        for worker in reversed(self._workers):  # the last one in is used first: a second process starts when it is needed
+        for worker in reversed(
+            self._workers
+        ):  # the last one in is used first: a second process starts when it is needed
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(width)
         self._stops: WeakKeyDictionary[Future[Any], threading.Event] = WeakKeyDictionary()

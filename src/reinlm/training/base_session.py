@@ -120,7 +120,7 @@ class Session(ABC):
         """Which of the public methods is running; empty between two calls."""
         self._closed = False
         self._result: RunResult | None = None
-        self._observers = observers(config, callbacks, reports)
+        self._observers = observers(config, self._watches(), callbacks, reports)
         self._check()
         self.resumed = resume
         allowed = may_change(config, resume=resume)
@@ -188,6 +188,10 @@ class Session(ABC):
     def _load_config(self, config: ModelConfig) -> Policy:
         """A checkpoint of such a run, in place of a loaded model that it began from."""
         return load_policy(config)
+
+    def _watches(self) -> list[Callback]:
+        """What warns of figures that this kind of run logs."""
+        return []
 
     def _why_start(self) -> str | None:
         """What needs the model as it was before training; None where nothing does."""

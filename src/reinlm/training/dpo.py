@@ -84,7 +84,7 @@ class DPORun(LearnsPreferences):
         self.batch_size = min(config.training.batch_size, len(judged))
         self.total_steps = total_steps(config.training, len(judged), self.batch_size)
         self.order = order or RowOrder(len(judged), seed=config.seed)
-        self.updater = PreferenceUpdater(config, algorithm, policy, self.total_steps, say)
+        self.updater = PreferenceUpdater(config, algorithm, policy, self.total_steps)
         self.model = self.updater.model
         self.data = self._known(judged)
         self.held_out = {name: self._known(one) for name, one in held_out.items()}

@@ -12,6 +12,7 @@ from reinlm.data.loading import Found, find_rows
 from reinlm.data.preferences import find_judged
 from reinlm.data.rows import counted
 from reinlm.errors import InputError
+from reinlm.loop import Callback
 from reinlm.models import Policy
 from reinlm.models.loading import check_model_folder
 from reinlm.models.modules import has_dropout
@@ -24,6 +25,7 @@ from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.episodes import resolve_environment
 from reinlm.training.inputs import Inputs, PromptInputs, refuse_orders, say_judged
 from reinlm.training.judged_step import usable_units
+from reinlm.training.likelihoods import FallingLikelihoods
 from reinlm.training.online_dpo import OnlineDPORun
 from reinlm.training.sessions import following_model
 
@@ -109,6 +111,9 @@ class DPOSession(Session):
         self.environment = resolve_environment(
             self.config.environment, self.config.rollout, self.config.reward, needs_rewards=self.config.online
         )
+
+    def _watches(self) -> list[Callback]:
+        return [FallingLikelihoods()]
 
     def _why_start(self) -> str | None:
         if self.config.reference is not None or not self.preference.needs_reference:

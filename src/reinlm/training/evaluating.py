@@ -1,9 +1,9 @@
-"""The verb `eval`: one or several models on one or several sets of prompts."""
+"""The verb `eval`: one or several models on one or several sets of prompts, and on held-out text."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from reinlm.config import read_recipe
 from reinlm.data import DataConfig, load_tasks
 from reinlm.data.loading import find_rows, refuse_order
 from reinlm.data.prompts import settle
-from reinlm.environments import MakeEnvironment
+from reinlm.environments import MakeEnvironment, is_question
 from reinlm.errors import InputError
 from reinlm.models import ModelConfig, Policy, load_policy
 from reinlm.models.loading import check_model_folder
 from reinlm.places import CHECKPOINTS, checkpoint_note
 from reinlm.records import ScoredGroup
 from reinlm.rewards import RewardSet
+from reinlm.rewards.judging import Judge, build_judge
 from reinlm.rollouts import Sampling
 from reinlm.rollouts.unrewarded import check_rewarded
 from reinlm.runs.files import checked_file, write_json_lines
@@ -27,12 +28,13 @@ from reinlm.training.computing import Computing
 from reinlm.training.diversity import diversity_metrics
 from reinlm.training.episodes import EpisodeSetup, open_rewards, resolve_environment
 from reinlm.training.eval_config import EvalConfig
-from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling
+from reinlm.training.evaluation import MAX_NEW_TOKENS, Evaluation, evaluate_tasks, evaluation_sampling, without_verdicts
 from reinlm.training.evaluation_table import Evaluations
-from reinlm.training.inputs import check_set
+from reinlm.training.held_out import read_text, text_key, text_metrics
+from reinlm.training.inputs import check_set, skipped_lines
 from reinlm.training.prompts import prompt_line
 from reinlm.training.setup import answer_limit, check_stops
-from reinlm.training.win_rate import StoredAnswers, is_file_of_answers, win_rate_metrics
+from reinlm.training.win_rate import StoredAnswers, is_file_of_answers, judged_metrics, win_rate_metrics
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -45,15 +47,16 @@ def silent(text: str) -> None:
 def run_evaluation(
     config: EvalConfig, *, loaded: Mapping[str, Any] | None = None, overwrite: bool = False, say: Say = silent
 ) -> Evaluation | Evaluations:
-    """Score every model on every set; with `config.output` every answer is written there. What the verb `eval` calls.
+    """Score every model on every set and every held-out text: what the verb `eval` calls.
 
-    All models meet the same noise: answers depend on the seed, the prompt's place and the model alone.
+    With `config.output` every answer is written there. All models meet the same noise: answers depend on the seed,
+    the prompt's place and the model alone.
 
     Args:
         loaded: models that are loaded already, by their names in `config.named_models`.
 
     Returns:
-        One evaluation where `model` and `data` are given, else the table of `models` and `evaluation.data`.
+        One evaluation of `model` on `data`, on one text, or on both; else the table of `models`, `evaluation.data` and texts.
 
     Raises:
         InputError: where `config.output` exists, without `overwrite`, and models or data that cannot be used; what can be seen
@@ -63,23 +66,31 @@ def run_evaluation(
     output, sets, models = _checked_output(config.output, overwrite), config.named_sets, config.named_models
     for name, data in sets.items():
         refuse_order(data, "data" if config.data is not None else f"evaluation.data.{name}")
-    environment = resolve_environment(config.environment, config.rollout, config.reward, needs_rewards=True)
+    for name, data in config.text.data.items():
+        refuse_order(data, text_key(name))
+    environment = resolve_environment(
+        config.environment, config.rollout, config.reward, needs_rewards=bool(sets) and config.judge is None
+    )
     stored = None
     if config.against is not None and is_file_of_answers(config.against):
         stored = StoredAnswers(config.against)
     elif config.against is not None:
         check_model_folder(config.against, "against")
-    if config.tabled:
+    if config.tabled or config.text.data:
         _check_all(config, loaded or {})
     found: dict[tuple[str, str], Evaluation] = {}
+    texts: dict[tuple[str, str], Evaluation] = {}
     with contextlib.ExitStack() as stack:
         rewards = open_rewards(config.reward, stack)
+        judge = None if config.judge is None else stack.enter_context(build_judge(config.judge))
         other: dict[str, dict[str, ScoredGroup]] = {}
         if config.against is not None and stored is None:
             other = _answers_of(config, environment, rewards, say)
         try:
             for name, model in models.items():
-                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say, stored)
+                scoring = _Scoring(config, model, (loaded or {}).get(name), environment, rewards, say, stored, judge)
+                for title, data in config.text.data.items():
+                    texts[name, title] = Evaluation(scoring.measured(data, title), (), ())
                 for title, data in sets.items():
                     result = scoring.score(data, title)
                     if config.against is not None:
@@ -88,18 +99,25 @@ def run_evaluation(
                         result = replace(result, metrics={**result.metrics, **diversity_metrics(result.groups)})
                     found[name, title] = result
                     where = f"evaluation of {name} on {title}" if config.tabled else "evaluation"
-                    check_rewarded(
-                        where,
-                        result.groups,
-                        result.messages,
-                        functions=rewards is not None,
-                        max_new_tokens=MAX_NEW_TOKENS,
-                    )
+                    if judge is None or rewards is not None:
+                        check_rewarded(
+                            where,
+                            result.groups,
+                            result.messages,
+                            functions=rewards is not None,
+                            max_new_tokens=MAX_NEW_TOKENS,
+                        )
                 scoring.close()
         finally:
             if output is not None and found:
                 write_json_lines(output, _answer_rows(found, named=config.tabled))
-    return Evaluations(found) if config.tabled else next(iter(found.values()))
+    return Evaluations(found | texts) if config.tabled else _joined([*found.values(), *texts.values()])
+
+
+def _joined(found: Sequence[Evaluation]) -> Evaluation:
+    """The evaluation of one model on one set, with the figures of its text behind its own; or on the text alone."""
+    first, *others = found
+    return replace(first, metrics={name: value for one in (first, *others) for name, value in one.metrics.items()})
 
 
 class _Scoring:
@@ -114,15 +132,26 @@ class _Scoring:
         rewards: RewardSet | None,
         say: Say,
         stored: StoredAnswers | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        self.config, self.rewards, self.say, self.stored = config, rewards, say, stored
+        self.config, self.rewards, self.say, self.stored, self.judge = config, rewards, say, stored, judge
         self.policy = load_model(model, loaded, say)
-        self.sampling, self.room = _sampling(config, model, self.policy, say)
-        self.setup = EpisodeSetup(config.rollout, environment, self.policy, seed=config.seed)
+        self.model, self.environment = model, environment
+        self.setup: EpisodeSetup | None = None
+
+    def measured(self, data: DataConfig, title: str) -> dict[str, float]:
+        """The model's loss on a held-out text, before an engine takes memory."""
+        examples = read_text(self.policy, data, find_rows(data, "example"), title)
+        for line in skipped_lines(examples.skipped):
+            self.say(f"text {title}: {line}")
+        return text_metrics(self.policy, examples, title)
 
     def score(self, data: DataConfig, title: str, tag: str = "eval") -> Evaluation:
         """The model's answers to a set of prompts, scored."""
         policy, settings = self.policy, self.config.evaluation
+        if self.setup is None:
+            self.sampling, self.room = _sampling(self.config, self.model, policy, self.say)
+            self.setup = EpisodeSetup(self.config.rollout, self.environment, policy, seed=self.config.seed)
         found = find_rows(data, "prompt")
         settled = settle(data, found, policy.tokenizer, policy.prompt_format)
         tasks = load_tasks(settled.config, policy.tokenizer, max_prompt_tokens=self.room, found=found)
@@ -131,10 +160,12 @@ class _Scoring:
             self.rewards.check(tasks.items)
         elif self.rewards is not None:
             check_set(self.rewards, title, tasks.items)
+        if self.judge is not None:
+            self.judge.check(tasks.items)
         if self.stored is not None:
             self.stored.check(tasks.items)
         with Computing.chosen(policy.model).in_force():
-            return evaluate_tasks(
+            scored = evaluate_tasks(
                 self.setup.episodes(settled.config, self.sampling),
                 tasks.items,
                 self.rewards,
@@ -143,18 +174,24 @@ class _Scoring:
                 correct_above=settings.correct_above,
                 choosing=settings.choosing,
             )
+        return scored if "correct_above" in settings.model_fields_set else without_verdicts(scored, self.rewards)
 
     def compared(self, result: Evaluation, theirs: Mapping[str, ScoredGroup] | None) -> Evaluation:
         """The evaluation with the win rate against the answers of another model; None: against those in a file."""
         if theirs is None:
             assert self.stored is not None
-            assert self.rewards is not None
             theirs = self.stored.scored(result.groups, self.policy, self.rewards)
-        return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
+        if self.judge is None:
+            return replace(result, metrics={**result.metrics, **win_rate_metrics(result.groups, theirs)})
+        judged, own = judged_metrics(self.judge, result.groups, theirs), result.metrics
+        if self.rewards is None:  # nothing else says how good the answers are
+            unasked = ("unrewarded", "failed") if is_question(self.environment) else ()
+            own = {**judged, **{name: value for name, value in own.items() if name not in unasked}}
+        return replace(result, metrics={**own, **judged})
 
     def close(self) -> None:
         """Give back the memory of an engine that can."""
-        if self.setup.engine.capabilities.sleeps:
+        if self.setup is not None and self.setup.engine.capabilities.sleeps:
             self.setup.engine.sleep()
 
 
@@ -178,6 +215,8 @@ def _check_all(config: EvalConfig, loaded: Mapping[str, Any]) -> None:
             check_model_folder(model.path, f"models.{name}" if config.models else "model.path")
     for data in config.named_sets.values():
         find_rows(data, "prompt")
+    for data in config.text.data.values():
+        find_rows(data, "example")
 
 
 def _sampling(config: EvalConfig, model: ModelConfig, policy: Policy, say: Say) -> tuple[Sampling, int | None]:

@@ -94,7 +94,7 @@ class Evaluation:
 
     metrics: dict[str, float]
     """accuracy, accuracy_low, accuracy_high, pass@k, reward, rewards/NAME, mean_length, clipped_ratio, failed, unrewarded,
-    environment_errors."""
+    environment_errors; of held-out text text/loss, text/perplexity, text/entropy, text/mean_token_accuracy, text/tokens."""
     groups: tuple[ScoredGroup, ...]
     correct: tuple[tuple[bool | None, ...], ...]
     """For every group, whether each answer is right; None where that cannot be said: an episode that an error ended, or one
@@ -104,9 +104,14 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     """What a user should know: the first error of each reward function and of environments, and why rewards are absent."""
 
+    @property
+    def measured_on(self) -> str:
+        """What stands over the figures: how many prompts there are, or that there is text alone."""
+        return f"{len(self.groups)} prompts" if self.groups else "held-out text"
+
     def __repr__(self) -> str:
         table = text_table(figures(self.metrics)) if self.metrics else "no figures"
-        return "\n".join([f"{len(self.groups)} prompts", table, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([self.measured_on, table, *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         samples = [
@@ -117,8 +122,9 @@ class Evaluation:
             )
             for row in sample_rows(self, 5)
         ]
-        shown = html_table([("figure", "value"), *figures(self.metrics)], f"{len(self.groups)} prompts")
-        return f"<div>{shown}{html_table([('prompt', 'answer', 'reward'), *samples])}</div>"
+        shown = html_table([("figure", "value"), *figures(self.metrics)], self.measured_on)
+        answers = html_table([("prompt", "answer", "reward"), *samples]) if samples else ""
+        return f"<div>{shown}{answers}</div>"
 
 
 def text_of(content: Any) -> str:
@@ -190,6 +196,18 @@ def _are_verdicts(groups: Sequence[ScoredGroup], names: Sequence[str]) -> bool:
     """Whether the first reward of every answer that has it is 0 or 1."""
     values = (unweighted(events, name) for group in groups for events in group.events for name in names[:1])
     return all(value in (None, 0.0, 1.0) for value in values)
+
+
+def without_verdicts(found: Evaluation, rewards: RewardSet | None) -> Evaluation:
+    """The evaluation without accuracy and pass@k where the first reward leaves 0 to 1, so that no bound says what is right."""
+    names = reward_names(found.groups, rewards)
+    values = [unweighted(events, name) for group in found.groups for events in group.events for name in names[:1]]
+    if all(value is None or 0.0 <= value <= 1.0 for value in values):
+        return found
+    kept = {name: value for name, value in found.metrics.items() if not name.startswith(("accuracy", "pass@"))}
+    bound = "evaluation.correct_above=X says above which an answer is right"
+    note = f"no accuracy: rewards of {names[0]!r} lie outside 0 to 1; {bound}"
+    return replace(found, metrics=kept, notes=(*found.notes, note))
 
 
 def _notes(found: Sampled, own: bool) -> tuple[str, ...]:

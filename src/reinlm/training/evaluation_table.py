@@ -12,6 +12,7 @@ from reinlm.intervals import mean_interval
 from reinlm.records import ScoredGroup
 from reinlm.training.diversity import FIGURES
 from reinlm.training.evaluation import Evaluation
+from reinlm.training.held_out import TEXT_LOSS, TEXT_PERPLEXITY, TEXT_TOKENS
 
 Named = Mapping[tuple[str, str], Evaluation]
 
@@ -53,13 +54,12 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
 
     def rows(self) -> list[dict[str, Any]]:
         """For every model and set a row of figures: `model`, `set`, `prompts`, `answers`, then `Evaluation.metrics`, with the
-        95 % interval of the mean reward."""
+        95 % interval of the mean reward. A held-out text has a row of its own, without prompts and answers."""
         return [
             {
                 "model": model,
                 "set": name,
-                "prompts": len(one.groups),
-                "answers": _answers(one),
+                **({"prompts": len(one.groups), "answers": _answers(one)} if one.groups else {}),
                 **with_reward_interval(one),
             }
             for (model, name), one in self.items()
@@ -75,7 +75,7 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
 
     def tables(self) -> dict[str, list[tuple[str, ...]]]:
         """By figure a head and each model's values: the leading one, which is the accuracy where rewards are verdicts and else
-        the reward; and the win rate and the figures of diversity where they were asked for."""
+        the reward; the win rate and the figures of diversity where they were asked for; loss and perplexity of held-out texts."""
         shown = {key: with_reward_interval(one) for key, one in self.items()}
         leading = {name: next(iter(self._metrics_of(name)), None) for name in self.sets}
         tables = {}
@@ -84,10 +84,12 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
             head = (title, *(f"{name} ({self._counted(name)})" for name in sets))
             body = [(model, *(_cell(shown.get((model, name), {}), title) for name in sets)) for model in self.models]
             tables[title] = [head, *body]
-        for title in ("win_rate", *FIGURES):
-            if any(title in metrics for metrics in shown.values()):
-                body = [(model, *(_cell(shown[model, name], title) for name in self.sets)) for model in self.models]
-                tables[title] = [(title, *self.sets), *body]
+        for title in ("win_rate", *FIGURES, TEXT_PERPLEXITY):
+            if title not in tables and (
+                sets := [name for name in self.sets if any(title in shown[model, name] for model in self.models)]
+            ):
+                body = [(model, *(_cell(shown[model, name], title) for name in sets)) for model in self.models]
+                tables[title] = [(title, *sets), *body]
         return tables
 
     def _metrics_of(self, name: str) -> Mapping[str, float]:
@@ -95,6 +97,8 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
 
     def _counted(self, name: str) -> str:
         one = next(one for (_, own), one in self.items() if own == name)
+        if not one.groups:
+            return f"{one.metrics[TEXT_TOKENS]:.0f} tokens"
         return f"{len(one.groups)} prompts, {_answers(one)} answers"
 
     def __repr__(self) -> str:
@@ -106,6 +110,8 @@ class Evaluations(Mapping[tuple[str, str], Evaluation]):
 
 def caption(title: str) -> str:
     """What stands over the table of a figure."""
+    if title in (TEXT_LOSS, TEXT_PERPLEXITY):
+        return "held-out text, per token"
     return "diversity" if title in FIGURES else "95 % intervals"
 
 

@@ -123,7 +123,8 @@ class RLInputs(PromptInputs):
         """The tasks, the evaluation sets, and the data-set text where there is any."""
         tasks, sets, text = super().load(config, policy, rewards, progress)
         if config.text is not None:
-            text = load_examples(config.text.data, policy.tokenizer, max_tokens=policy.context_length, found=self.text)
+            limit = policy.context_length
+            text = load_examples(config.text.data, policy.tokenizer, max_tokens=limit, found=self.text, key="text.data")
             say_skipped(progress, text.skipped)
         return tasks, sets, text
 
@@ -196,8 +197,13 @@ def _check_batch(config: RLConfig | DPOConfig, prompts: int) -> None:
 
 def say_skipped(progress: Progress, skipped: Mapping[str, int]) -> None:
     """Say how many rows were left out, by reason."""
-    for reason, count in skipped.items():
-        progress.say(f"skipped {counted(count, 'rows')}: {reason}")
+    for line in skipped_lines(skipped):
+        progress.say(line)
+
+
+def skipped_lines(skipped: Mapping[str, int]) -> list[str]:
+    """How many rows were left out, a line for each reason."""
+    return [f"skipped {counted(count, 'rows')}: {reason}" for reason, count in skipped.items()]
 
 
 def say_judged(progress: Progress, name: str, judged: Judged) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from reinlm.algorithms import PreferenceAlgorithm
     from reinlm.records import Array
 
+EQUAL = 1e-4
+"""Rewards of policy and reference that are no further apart count as equal: float32 sums of log-probabilities are no finer."""
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
@@ -230,8 +232,9 @@ def figures(
 
 
 def outcomes(chosen: Float[Tensor, " pairs"], rejected: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-    """1 where the chosen answer has the higher reward, ½ where both are equal, else 0."""
-    return (chosen > rejected).double() + 0.5 * (chosen == rejected).double()
+    """1 where the chosen answer has the higher reward, ½ where both are equal but for rounding (`EQUAL`), else 0."""
+    margin = chosen - rejected
+    return torch.where(margin.abs() <= EQUAL, 0.5, (margin > 0).double())
 
 
 def with_interval(values: Float[Tensor, " pairs"]) -> tuple[float, float, float]:

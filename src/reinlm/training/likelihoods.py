@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from reinlm.loop import Callback, Control, Updated
 
 SIDES = ("chosen", "rejected")
 FALL = 0.1
 """Nats a token below the start at which a side counts as fallen."""
 WINDOW = 10
-"""Steps over which both are averaged."""
-
-Say = Callable[[str], None]
+"""Updates over which both are averaged."""
 
 
-class FallingLikelihoods:
-    """Compares the mean log-probability of a token, over the latest steps, with the reference or with the first steps.
+class FallingLikelihoods(Callback):
+    """Compares the mean log-probability of a token, over the latest updates, with the reference or with the first updates.
 
-    Says so once in a run. Source of the effect: Smaug, arXiv 2402.13228; Likelihood displacement, arXiv 2410.08847.
-
-    Args:
-        say: takes the warning.
+    Warns once in a run. Source of the effect: Smaug, arXiv 2402.13228; Likelihood displacement, arXiv 2410.08847.
     """
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._first: list[dict[str, float]] = []
         self._latest: list[dict[str, float]] = []
         self.said = False
 
-    def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the figures of a step."""
+    def on_updated(self, event: Updated, control: Control) -> None:
+        """Take the figures of an update."""
+        metrics = event.metrics
         found = {side: value for side in SIDES if (value := _per_token(metrics, side)) is not None}
         if len(found) < len(SIDES):
             return
@@ -44,9 +41,9 @@ class FallingLikelihoods:
         falls = {side: _mean(self._first, side) - _mean(self._latest, side) for side in SIDES}
         if min(falls.values()) > FALL:
             self.said = True
-            since = "below the reference" if against_reference else f"below the first {WINDOW} steps"
-            self._say(
-                f"note: step {step}: both likelihoods fall: a token of the chosen answers is {falls['chosen']:.2f} nats {since}, "
+            since = "below the reference" if against_reference else f"below the first {WINDOW} updates"
+            control.warn(
+                f"both likelihoods fall: a token of the chosen answers is {falls['chosen']:.2f} nats {since}, "
                 f"one of the rejected {falls['rejected']:.2f}; a loss with imitation of the chosen answers (dpo_sft), a larger "
                 "beta or a lower learning rate holds them"
             )

@@ -65,7 +65,7 @@ class OnlineDPORun(LearnsPreferences):
         self.total_steps = total_steps(config.training, len(tasks), groups)
         self.updates = math.ceil(groups / config.training.batch_size)
         """Optimizer steps of a step."""
-        self.updater = PreferenceUpdater(config, algorithm, policy, self.total_steps * self.updates, say, live=True)
+        self.updater = PreferenceUpdater(config, algorithm, policy, self.total_steps * self.updates, live=True)
         self.model = self.updater.model
         engine = cast("Engine", episodes.engine)
         source = Source(

@@ -20,7 +20,6 @@ from reinlm.training.dpo_config import DPOConfig
 from reinlm.training.judged_step import Items, figures
 from reinlm.training.learner import Learner, MicroBatch
 from reinlm.training.ledger import Resident, anchors_of, policy_of
-from reinlm.training.likelihoods import FallingLikelihoods
 from reinlm.training.optimizer import Optimizer
 from reinlm.training.policy import same_tokens
 from reinlm.training.setup import Phases, autocast
@@ -55,7 +54,6 @@ class PreferenceUpdater:
         algorithm: PreferenceAlgorithm,
         policy: Policy,
         updates: int,
-        say: Callable[[str], None],
         *,
         live: bool = False,
     ) -> None:
@@ -78,7 +76,6 @@ class PreferenceUpdater:
         """Whether the reference is run in every step: answers are new, it moves, or its whole distribution is read."""
         self.reference, self.mark = self._reference()
         self.constants: Mapping[str, float] = {}
-        self.falling = FallingLikelihoods(say)
         self.tokens = 0
 
     # ------------------------------------------------------------------------------------------ the reference
@@ -133,7 +130,6 @@ class PreferenceUpdater:
         self.constants = constants
         metrics = self.figures(compared, constants, found.tokens["logprobs"])
         metrics = {**metrics, **found.metrics.means(), "loss": found.loss, **measured}
-        self.falling.see(step, metrics)
         context.send(Updated(step, metrics))
         self.tokens += batch.tokens
         return metrics
@@ -227,7 +223,6 @@ class PreferenceUpdater:
             "optimizer": self.learner.state_dict(),
             "tokens": self.tokens,
             "constants": dict(self.constants),
-            "falling": self.falling.state_dict(),
             "mark": self.mark,
             "reference": self.reference.state_dict() if moved and self.reference is not None else None,
         }
@@ -242,6 +237,5 @@ class PreferenceUpdater:
         self.learner.load_state_dict(state["optimizer"])
         self.tokens = int(state["tokens"])
         self.constants = dict(state["constants"])
-        self.falling.load_state_dict(state["falling"])
         if self.reference is not None and state["reference"] is not None:
             self.reference.load_state_dict(state["reference"])

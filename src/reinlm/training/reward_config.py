@@ -43,7 +43,7 @@ class RewardLossConfig(Config):
     top: int | None = Field(None, ge=1)
     """Of plackett_luce: the best K of a ranking stand in order, the others in none; null: all do."""
     tie: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """ν of davidson (null: 1, a third of ties between equal answers), θ ≥ 1 of rao_kupper (null: 3, half of them)."""
+    """ν of davidson (null: 1, a third of ties between equal answers), θ > 1 of rao_kupper (null: 3, half of them)."""
 
     @model_validator(mode="after")
     def _used(self) -> RewardLossConfig:
@@ -52,8 +52,8 @@ class RewardLossConfig(Config):
         for option in ("margin_scale", "label_smoothing", "centering", "top", "tie"):
             if self.changed(option) and option not in OPTIONS[self.name]:
                 raise ValueError(f"{option} {getattr(self, option)} has no effect on {self.name}; leave it out")
-        if self.name == "rao_kupper" and self.tie is not None and self.tie < 1.0:
-            raise ValueError(f"tie {self.tie} must be at least 1 with rao_kupper")
+        if self.name == "rao_kupper" and self.tie is not None and self.tie <= 1.0:
+            raise ValueError(f"tie {self.tie} must be more than 1 with rao_kupper: at 1 a tie is impossible")
         return self
 
 

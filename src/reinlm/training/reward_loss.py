@@ -12,14 +12,11 @@ from torch import Tensor
 
 from reinlm.data import Judged
 from reinlm.errors import InputError
+from reinlm.objectives import BradleyTerry, Davidson, PlackettLuce, Ranked, RaoKupper, RewardLoss
 from reinlm.objectives.reward_losses import (
-    bradley_terry_loss,
     centering_loss,
     comparisons,
-    log_davidson,
-    log_rao_kupper,
     mean_by_unit,
-    plackett_luce_loss,
     rating_loss,
     step_label_loss,
 )
@@ -181,26 +178,22 @@ def unit_losses(
             return mean_by_unit(step_label_loss(score, targets.step_label), targets.step_unit, units)
         assert targets.label is not None
         return mean_by_unit(step_label_loss(score, targets.label), targets.unit, units)
+    margin = None if targets.margin is None else targets.margin.to(score.dtype)
+    losses = _of_ranks(config, has_margin=margin is not None)(Ranked(score, targets.unit, targets.rank, margin))
+    if not config.centering:
+        return losses
     pairs = comparisons(targets.unit, targets.rank)
-    of_pair = targets.unit[pairs.first]
-    centering: Tensor | float = 0.0
-    if config.centering:
-        both = centering_loss(score[pairs.first], score[pairs.second])
-        centering = config.centering * mean_by_unit(both, of_pair, units)
+    both = centering_loss(score[pairs.first], score[pairs.second])
+    return losses + config.centering * mean_by_unit(both, targets.unit[pairs.first], units)
+
+
+def _of_ranks(config: RewardLossConfig, *, has_margin: bool) -> RewardLoss:
+    """The loss of pairs and rankings, without its centering, which any of them may have."""
     if config.name == "plackett_luce":
-        return plackett_luce_loss(score, targets.unit, targets.rank, config.top) + centering
-    difference = score[pairs.first] - score[pairs.second]
+        return PlackettLuce(config.top)
     if config.name == "bradley_terry":
-        known = ~pairs.tied
-        margin: Tensor | float = 0.0
-        if targets.margin is not None:
-            margin = config.margin_scale * targets.margin[of_pair[known]].to(score.dtype)
-        losses = bradley_terry_loss(difference[known], margin, config.label_smoothing)
-        return mean_by_unit(losses, of_pair[known], units) + centering
-    tie = config.tie
-    first, _, even = (
-        log_davidson(difference, 1.0 if tie is None else tie)
-        if config.name == "davidson"
-        else log_rao_kupper(difference, 3.0 if tie is None else tie)
-    )
-    return mean_by_unit(-torch.where(pairs.tied, even, first), of_pair, units) + centering
+        return BradleyTerry(config.margin_scale if has_margin else 0.0, config.label_smoothing)
+    if config.name == "davidson":
+        return Davidson() if config.tie is None else Davidson(config.tie)
+    assert config.name == "rao_kupper"
+    return RaoKupper() if config.tie is None else RaoKupper(config.tie)

@@ -155,14 +155,16 @@ def loop_settings(config: RunVerbConfig, *, samples: bool) -> LoopSettings:
     )
 
 
-def observers(config: RunVerbConfig, callbacks: Any, reports: Sequence[Callback]) -> list[Callback]:
-    """The run's trackers, what watches its gold score, the user's callbacks, and what the caller adds, in this order.
+def observers(
+    config: RunVerbConfig, watches: Sequence[Callback], callbacks: Any, reports: Sequence[Callback]
+) -> list[Callback]:
+    """The run's trackers, what warns of its figures, the user's callbacks, and what the caller adds, in this order.
 
     Raises InputError for what cannot be used, before anything is loaded.
     """
     gold = getattr(config, "gold", None)
-    watch = [] if gold is None else [GoldWatch(gold, config.evaluation.data)]
-    return [*build_trackers(config.run.chosen_trackers), *watch, *check_callbacks(callbacks), *reports]
+    scores = [] if gold is None else [GoldWatch(gold, config.evaluation.data)]
+    return [*build_trackers(config.run.chosen_trackers), *scores, *watches, *check_callbacks(callbacks), *reports]
 
 
 def output_folder(config: RunVerbConfig, kind: str) -> Path:

@@ -17,6 +17,7 @@ from reinlm.objectives import Loss, Metrics
 from reinlm.rollouts import EvalRolloutConfig
 from reinlm.training.config import SFTConfig
 from reinlm.training.evaluation import Evaluator
+from reinlm.training.held_out import held_out_loss
 from reinlm.training.learner import Learner, LossFunction, MicroBatch
 from reinlm.training.ledger import Resident, policy_of
 from reinlm.training.optimizer import Optimizer
@@ -111,21 +112,9 @@ class SFTRun(TrainsPolicy):
             return self.evaluator.evaluate(version=self.version)
         metrics: dict[str, float] = {}
         for name, examples in self.held_out.items():
-            found = self._held_out_loss(examples)
+            found = held_out_loss(self.learner, examples)
             metrics |= {f"eval/{name}/{key}": value for key, value in found.items()}
         return metrics, []
-
-    def _held_out_loss(self, examples: Examples) -> dict[str, float]:
-        """Means over the trained tokens of demonstrations."""
-        batch = _batch(examples)
-        found = self.learner.forward(batch, Want(entropy=True))
-        assert found.entropy is not None
-        assert found.likeliest is not None
-        return {
-            "mean_token_accuracy": float(found.likeliest.double().mean()),
-            "loss": -float(found.scored.double().mean()),
-            "entropy": float(found.entropy.double().mean()),
-        }
 
     def residents(self) -> list[Resident]:
         """The models in memory."""

@@ -62,8 +62,8 @@ _STEP = declare_metrics(
     Metric(
         "rewards/accuracies",
         "fraction",
-        "pairs whose better answer has the higher implicit reward, an equal one counting half; of labelled answers the share of "
-        "(good, bad) pairs that are ordered so",
+        "pairs whose better answer has the higher implicit reward, one within 1e-4 of the other counting half; of labelled "
+        "answers the share of (good, bad) pairs that are ordered so",
         healthy="rises above 0.5",
         bad="1.0 on training data, and no more than before on held-out ones: pairs are memorised",
     ),
