@@ -254,7 +254,7 @@ def test_scores_are_the_same_whatever_the_number_of_workers():
     [
         ("reinlm.rewards.service", {"torch", "math_verify", "transformers", "numpy"}),  # what a worker process loads
         (
-            "reinlm.rewards.scoring",
+            "reinlm.rewards.building",
             {"torch", "math_verify", "transformers"},
         ),  # it reads records, which are NumPy arrays
     ],

@@ -12,8 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reinlm.rewards.building import build_rewards
     from reinlm.rewards.builtin import BUILTIN
-    from reinlm.rewards.scoring import RewardSet, Scored, build_rewards
+    from reinlm.rewards.scoring import RewardSet, Scored
     from reinlm.rewards.spec import RewardConfig, RewardSpec
     from reinlm.rewards.steps import StepRewards
     from reinlm.rewards.values import TrainerState
@@ -37,7 +38,7 @@ _HOME = {
     "Scored": "scoring",
     "StepRewards": "steps",
     "TrainerState": "values",
-    "build_rewards": "scoring",
+    "build_rewards": "building",
 }
 
 

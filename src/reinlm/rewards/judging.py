@@ -12,9 +12,10 @@ from reinlm.config import MAX_SECONDS, Config
 from reinlm.errors import InputError
 from reinlm.records import Rollout
 from reinlm.rewards.attempts import Policy
+from reinlm.rewards.building import open_choices
 from reinlm.rewards.calls import Sample
 from reinlm.rewards.functions import as_judge
-from reinlm.rewards.scoring import RewardSet, columns_of, ended, no_text, open_choices
+from reinlm.rewards.scoring import RewardSet, columns_of, ended, no_text
 from reinlm.rewards.spec import Choice, read_spec, write_spec
 from reinlm.rewards.values import Failure, TrainerState
 
