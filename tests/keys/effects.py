@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix import measure
+from matrix import measure, problem
 from matrix_data import fill
 from test_matrix import VERBS
 
@@ -29,6 +29,11 @@ def main() -> None:
             began = time.process_time()
             effects[verb] = measure(verb, fill(Path(folder)), patch)
         print(f"{verb}: {len(effects[verb])} keys, {time.process_time() - began:.1f} s of CPU time")
+    wrong = [
+        text for verb, found in effects.items() for key, seen in found.items() if (text := problem(verb, key, seen))
+    ]
+    if wrong:
+        sys.exit("\n".join(wrong))
     EFFECTS.write_text(json.dumps(effects, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

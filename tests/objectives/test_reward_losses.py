@@ -113,6 +113,14 @@ def test_scores_that_are_far_apart_have_finite_losses_and_gradients(name: str, l
     assert torch.isfinite(scores.grad).all()
 
 
+def test_a_margin_that_is_nan_is_none_and_an_infinite_one_has_an_infinite_loss() -> None:
+    margin = torch.tensor([math.nan, 0.5, math.inf])
+    pairs = Ranked(torch.zeros(6), torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 0, 1, 0, 1]), margin)
+    losses = BradleyTerry(margin_weight=2.0)(pairs).tolist()
+    assert losses[:2] == pytest.approx([math.log(2.0), math.log1p(math.e)])
+    assert losses[2] == math.inf  # which skips the step
+
+
 def test_half_precision_is_widened() -> None:
     scores = torch.tensor([0.5, 0.2]).bfloat16()
     for _, loss in EACH:

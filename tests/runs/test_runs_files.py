@@ -4,9 +4,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from reinlm.records import RewardEvent, Rollout, RolloutGroup, ScoredGroup, Segment, Task
-from reinlm.runs.files import write_json_lines
+from reinlm.runs.files import stamped_folder, write_json_lines
 from reinlm.runs.metrics import numbered, read_lines
 from reinlm.runs.schema import RolloutLog
 
@@ -34,3 +35,12 @@ def test_rollouts_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
     assert row["completion"] == "\ud800"
     assert row["reward"] == 1.0
     assert row["prompt"] == [{"role": "user", "content": "2+2=", "weight": None}]
+
+
+def test_folders_of_runs_that_begin_in_one_second_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260102-030405")
+    for name in ("runs/rl-20260102-030405", "runs/rl-20260102-030405-2", "runs/rl-20260102-030405-3"):
+        assert stamped_folder("rl") == Path(name)
+        Path(name).mkdir(parents=True)
+    assert stamped_folder("sft") == Path("runs/sft-20260102-030405")

@@ -17,6 +17,7 @@ import torch
 
 from reinlm.config import parse_yaml
 from reinlm.errors import InputError
+from reinlm.runs import folder as of_folders
 from reinlm.runs.checkpoints import Checkpoints
 from reinlm.runs.folder import RunFolder, read_run
 
@@ -290,5 +291,6 @@ def test_a_package_that_is_absent_has_no_version(tmp_path: Path, monkeypatch: py
         return "1.2"
 
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr("reinlm.runs.folder._versions", of_folders._versions.__wrapped__)  # which keeps what it found
     create(tmp_path).close()
     assert set(read_run(tmp_path)["versions"]) == {"reinlm", "python", "torch", "transformers"}

@@ -68,7 +68,7 @@ def logged(step: int) -> Moment:
 
     def reached(folder: Path) -> bool:
         with contextlib.suppress(OSError):
-            lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+            *lines, _ = (folder / "metrics.jsonl").read_bytes().split(b"\n")  # the last may be half written
             return bool(lines) and json.loads(lines[-1])["step"] >= step
         return False
 

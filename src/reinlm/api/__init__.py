@@ -6,7 +6,6 @@ configuration as a keyword: `reinlm.rl(model, data, reward="math", rollout={"gro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from reinlm.grid import PlannedRun, plan, run_queue
 from reinlm.importing import refuse_while_importing
 from reinlm.loop import RunResult
 from reinlm.recipe import merge_settings, read
+from reinlm.runs.files import stamped_folder
 from reinlm.runs.progress import Progress, silenced
 from reinlm.training.benchmark import BenchConfig, Benchmark, run_bench
 from reinlm.training.config import GenerateConfig, RLConfig, SFTConfig
@@ -196,9 +196,7 @@ def compare(
     if recipes:
         trees = [item if isinstance(item, Mapping) else str(item) for item in recipes]
         planned = plan(trees, grid=grid, changes=changes, seeds=1 if seeds is None else seeds)
-        return _queue(
-            verb, planned, output or f"runs/compare-{time.strftime('%Y%m%d-%H%M%S')}", metrics, quiet, command
-        )
+        return _queue(verb, planned, output or stamped_folder("compare"), metrics, quiet, command)
     for name, value in (("seeds", seeds), ("grid", grid), ("changes", changes)):
         if value:
             raise InputError(
@@ -221,7 +219,7 @@ def _seeds(verb: str, model: Any, data: Any, keywords: Mapping[str, Any], seeds:
             raise InputError(f"{name} cannot be given with seeds: {reason}", hint=f"leave {name} out")
     tree = merge_settings(read(options.get("recipe")), sections)
     run = dict(tree.get("run") or {})
-    output = run.pop("output", None) or f"runs/{verb}-{time.strftime('%Y%m%d-%H%M%S')}"
+    output = run.pop("output", None) or stamped_folder(verb)
     planned = plan([{**tree, **({"run": run} if run else {})}], seeds=seeds)
     return _queue(verb, planned, output, (), options.get("quiet", False), options.get("command", ""))
 

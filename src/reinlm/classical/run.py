@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from reinlm.loop.events import Reason, RunEnded
 from reinlm.loop.run import ALONE
 from reinlm.program import command_line
 from reinlm.runs import Checkpoints, Progress, RunFolder, load_state, read_metrics
+from reinlm.runs.files import stamped_folder
 from reinlm.runs.state import read_state
 
 __all__ = ["ClassicalConfig", "ClassicalResult", "Control", "run_classical"]
@@ -118,7 +118,7 @@ def run_classical(
             hint='run_classical(ClassicalConfig(algorithm="ppo", env="CartPole-v1", steps=100_000))',
         )
     progress = progress or Progress(quiet=True)
-    path = Path(config.output or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = Path(config.output) if config.output else stamped_folder(config.algorithm)
     config, goal = _resolved(_as_begun(config, path) if resume else config)  # every complaint comes before the folder
     stored = config.model_dump(mode="json")
     create: dict[str, Any] = {

@@ -133,7 +133,7 @@ class BradleyTerry(RewardLoss):
         if self.needs_margin:
             if ranked.margin is None:
                 raise ValueError("bradley_terry: margin_weight needs the margin of each unit, and there are none")
-            margin = self.margin_weight * ranked.margin.nan_to_num(0.0)[unit]
+            margin = self.margin_weight * ranked.margin.masked_fill(ranked.margin.isnan(), 0.0)[unit]
         losses = formulas.bradley_terry_loss(difference, margin, self.label_smoothing)
         if self.centering:
             scores = ranked.wide_scores

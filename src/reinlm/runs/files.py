@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,13 @@ def json_safe(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [json_safe(value) for value in tree]
     return json_safe(tree.tolist()) if hasattr(tree, "tolist") else str(tree)
+
+
+def stamped_folder(kind: str) -> Path:
+    """`runs/KIND-DATE-TIME`, where a run goes that names no folder; numbered from 2 where that is there already."""
+    stamped = f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stamped], (f"{stamped}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
 
 
 def sync(path: Path) -> None:

@@ -25,6 +25,7 @@ from reinlm.recipe import loaded_from, resolved_of
 from reinlm.rollouts import Sampling
 from reinlm.runs import RunFolder
 from reinlm.runs.checkpoints import load_step, newest_checkpoint
+from reinlm.runs.files import stamped_folder
 from reinlm.runs.folder import CHECKPOINTS
 from reinlm.training.config import RunVerbConfig
 from reinlm.training.dumping import dump_defaults
@@ -167,16 +168,11 @@ def observers(
     return [*build_trackers(config.run.chosen_trackers), *scores, *watches, *check_callbacks(callbacks), *reports]
 
 
-def output_folder(config: RunVerbConfig, kind: str) -> Path:
-    """The folder that the configuration names, or a new one with a time stamp."""
-    return Path(config.run.output or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
-
-
 def check_folder(config: RunVerbConfig, kind: str, tree: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Path:
     """Refuse a run folder that cannot be used before anything slow happens. `tree` is what its config.yaml would hold."""
     if resume and config.run.output is None:
         raise InputError("--resume needs the run's folder", hint="add --output runs/NAME")
-    path = output_folder(config, kind)
+    path = Path(config.run.output) if config.run.output else stamped_folder(kind)
     RunFolder.check(
         path,
         kind=kind,
