@@ -256,6 +256,20 @@ def test_a_closure_that_overruns_stops_the_run_and_says_what_to_do(on_error):
     assert "file.py:function" in (caught.value.hint or "")
 
 
+def test_a_call_in_this_process_has_ended_when_another_reward_fails(tmp_path):
+    (tmp_path / "wrong.py").write_text("def wrong(completions):\n    raise ValueError('no such thing')\n")
+    ended = threading.Event()
+
+    def slow(completions):
+        time.sleep(2.0)
+        ended.set()
+        return [1.0]
+
+    with pytest.raises(RunError, match="'wrong' raised ValueError"):
+        score([slow, f"{tmp_path / 'wrong.py'}:wrong"], [make_group("a:1", ["x"])], time_limit=30)
+    assert ended.is_set()  # an interpreter that ends while a thread of it is inside torch is aborted
+
+
 def test_async_functions_work_while_a_loop_is_running():
     async def half(completions):
         await asyncio.sleep(0.01)

@@ -38,6 +38,8 @@ TokenEnds = Callable[[Rollout], Sequence[int] | None]
 """For each token that the policy chose: how many characters of the answer's text are complete with it. None where the text is
 not that of the tokens."""
 
+_LEAVE = 10.0
+"""Seconds that a call in this process has to end after it was cancelled."""
 _GRACE = 1.0
 """Seconds beyond the limits of single answers until a process that does not keep them is killed."""
 
@@ -211,6 +213,8 @@ class Reward:
         deadline = time.monotonic() + limit
         while thread.is_alive() and not worker.stop.is_set() and (left := deadline - time.monotonic()) > 0:
             thread.join(min(left, 0.1))
+        if worker.stop.is_set():
+            thread.join(_LEAVE)  # an interpreter that ends while a thread computes is aborted
         if not box:
             raise RunError(
                 f"{self.choice.noun} {self.name!r} overran its time limit of {call.limit:g} s in this process, "

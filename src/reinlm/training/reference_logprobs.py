@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,9 +88,17 @@ def _read(file: Path, count: int) -> Array:
     return values
 
 
+_OF_THE_FILE = ("_name_or_path", "transformers_version")
+"""What a configuration says of the folder it was read from, and not of the model."""
+
+
 def content_hash(learner: Learner, anchor: Anchor, examples: Examples) -> str:
-    """A hash of what determines log-probabilities: the tokens, the reference's weights, and the type that it computes in."""
+    """A hash of what determines log-probabilities: the tokens, the reference's configuration and weights, and the type that it
+    computes in."""
     digest = hashlib.sha256(f"{learner.autocast} {anchor.adapter}".encode())
+    settings = anchor.model.lm.config.to_dict()
+    known = {name: value for name, value in settings.items() if name not in _OF_THE_FILE}
+    digest.update(json.dumps(known, sort_keys=True, default=str).encode())
     for column in (examples.token_ids, examples.trained, examples.offsets):
         digest.update(np.ascontiguousarray(column).tobytes())
     for name, weight in anchor.model.lm.named_parameters():
