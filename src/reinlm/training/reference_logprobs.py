@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -96,8 +96,8 @@ def content_hash(learner: Learner, anchor: Anchor, examples: Examples) -> str:
     """A hash of what determines log-probabilities: the tokens, the reference's configuration and weights, and the type that it
     computes in."""
     digest = hashlib.sha256(f"{learner.autocast} {anchor.adapter}".encode())
-    settings = anchor.model.lm.config.to_dict()
-    known = {name: value for name, value in settings.items() if name not in _OF_THE_FILE}
+    config: Any = anchor.model.lm.config
+    known = {name: value for name, value in config.to_dict().items() if name not in _OF_THE_FILE}
     digest.update(json.dumps(known, sort_keys=True, default=str).encode())
     for column in (examples.token_ids, examples.trained, examples.offsets):
         digest.update(np.ascontiguousarray(column).tobytes())
