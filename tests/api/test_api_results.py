@@ -21,6 +21,8 @@ from reinlm.config import read_recipe
 from reinlm.loop import RunResult
 from tiny_runs import EXAMPLES, ROWS, graded, local, metrics, saved, settings, tiny
 
+pytestmark = pytest.mark.no_cover
+
 SMALL: dict[str, Any] = {"samples": 2, "max_new_tokens": 3}
 OF_PRINTING = {"explain", "json", "debug", "help"}
 """Flags that say how the command line prints; Python returns results and raises errors."""

@@ -14,6 +14,8 @@ from reinlm.cli import main
 from reinlm.config import Config, build
 from reinlm.errors import InputError
 
+pytestmark = pytest.mark.no_cover
+
 
 def refused(outcome, *culprits, written="out"):
     assert outcome.code == 2, outcome.err

@@ -302,7 +302,7 @@ def interrupted(tmp_path: Path, seconds: float, presses: int, signum: int = sign
     return said, time.monotonic() - started
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_the_first_signal_finishes_the_step_and_saves_it(signum: int, tmp_path: Path) -> None:
     said, _ = interrupted(tmp_path, seconds=1.5, presses=1, signum=signum)
     assert "Interrupted: interrupted after step 3, which is saved; go on with " in said
@@ -311,7 +311,7 @@ def test_the_first_signal_finishes_the_step_and_saves_it(signum: int, tmp_path: 
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_second_signal_stops_at_once_and_names_the_newest_checkpoint(signum: int, tmp_path: Path) -> None:
     said, took = interrupted(tmp_path, seconds=90, presses=2, signum=signum)
     assert took < 30

@@ -16,6 +16,8 @@ from reinlm.errors import InputError, RunError
 from reinlm.rewards import build_rewards
 from reinlm.rewards.builtin import Length, answer_text
 
+pytestmark = pytest.mark.no_cover
+
 DATA = Path(os.environ.get("REINLM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 

@@ -15,6 +15,8 @@ from reinlm.errors import InputError, RunError
 from reinlm.records import RewardEvent
 from reinlm.rewards import StepRewards, TrainerState, build_rewards
 
+pytestmark = pytest.mark.no_cover
+
 
 def score(function, groups, **options):
     with build_rewards(function, **options) as rewards:

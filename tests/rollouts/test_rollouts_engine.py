@@ -36,6 +36,8 @@ from reinlm.rollouts.hf_engine import HFEngine
 from reinlm.rollouts.protocol import Completion, Request, Sampling
 from reinlm.rollouts.sampling import noise_key, uniform
 
+pytestmark = pytest.mark.no_cover
+
 SHAPES = ["qwen3", "llama", "gpt2", "mistral"]
 GREEDY = Sampling(max_new_tokens=20, temperature=0.0)
 OK = Sampling(max_new_tokens=4)

@@ -76,7 +76,7 @@ def test_eval_plays_the_environment_with_the_engine_of_the_recipe(mine: str) -> 
             "imports": mine,
             "environment": "digits",
             "rollout": rollout,
-            "evaluation": {"max_new_tokens": 8},
+            "evaluation": {"max_new_tokens": 8, "correct_above": 0.5},
         } | changes
         return reinlm.evaluate(pair(tiny_policy()), ROWS, **given).metrics
 

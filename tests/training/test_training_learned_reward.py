@@ -18,6 +18,8 @@ from reinlm.rewards import RewardConfig, TrainerState, build_rewards
 from reinlm.rewards.learned import LearnedReward, ModelReward
 from reinlm.runs.folder import read_run
 
+pytestmark = pytest.mark.no_cover
+
 IDS = [{"ids": [3, 4, 5, 6, 1], "start": 3}, {"ids": [3, 4, 5, 7, 1], "start": 3}]
 STATE = TrainerState(global_step=1, max_steps=4)
 

@@ -141,7 +141,7 @@ SPLITS = [
 
 
 @pytest.mark.parametrize("name", MOVES)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(drawn=ragged())
 def test_the_gradient_does_not_depend_on_how_the_update_is_split(name: str, drawn: tuple) -> None:
     groups, seed = drawn

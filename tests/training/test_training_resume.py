@@ -257,7 +257,12 @@ def whole_run(words: list[str], folder: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ tests
 
 
-@pytest.mark.parametrize("kind", ["sft", "rl", "ahead", "rft", "dpo", "reward"])
+SLOW = pytest.mark.slow  # kinds whose kills the slow test of twenty has too
+
+
+@pytest.mark.parametrize(
+    "kind", ["sft", "rl", pytest.param("ahead", marks=SLOW), pytest.param("rft", marks=SLOW), "dpo", "reward"]
+)
 def test_a_run_killed_twice_ends_as_the_uninterrupted_one(kind: str, tasks: Any, tmp_path: Path) -> None:
     whole = whole_run(tasks[kind], tmp_path / "whole")
     killer = Killer("forkserver", tasks[kind], tmp_path / "killed", seed=1, jitter=0.05)

@@ -34,6 +34,8 @@ from reinlm.training.reward_report import held_out_figures
 from reinlm.training.reward_tables import held_out_tables
 from reinlm.training.reward_training import BalancedOrder
 
+pytestmark = pytest.mark.no_cover
+
 SETTINGS: dict[str, Any] = {
     "optimizer": {"learning_rate": 3e-3},
     "training": {"steps": 4, "batch_size": 8},

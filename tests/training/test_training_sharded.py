@@ -58,7 +58,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
             torch.testing.assert_close(values, theirs[name], rtol=1e-9, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo"])
+@pytest.mark.parametrize("name", [pytest.param("grpo", marks=pytest.mark.slow), "ppo"])  # ppo has all of grpo's models
 def test_two_sharded_processes_are_one_and_their_checkpoint_resumes_in_one(tmp_path: Path, name: str) -> None:
     (alone,) = run(name, tmp_path / "one", 1)
     first, second = run(name, tmp_path / "two", 2)
