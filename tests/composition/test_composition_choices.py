@@ -387,3 +387,10 @@ def test_an_earlier_name_of_a_value_is_read_and_told_the_new_one():
         algorithm("ppo", advantage={"gae": {"discount": 0.5, "gamma": 0.5}})
     with pytest.raises(InputError, match=r"^unknown value of clip 'smoothing'"):
         algorithm("ppo", gate={"clip": {"smoothing": 0.5}})
+
+
+def test_an_algorithm_is_shown_as_a_table_of_its_choices() -> None:
+    page = algorithm("dapo")._repr_html_()
+    assert page.count("<table") == page.count("</table>") == 1
+    for text in ("dapo", "clip 0.2 0.28", "token_mean"):
+        assert f">{text}<" in page
