@@ -247,7 +247,8 @@ def evaluate(
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     against: Annotated[
-        str | None, typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward.")
+        str | None,
+        typer.Option(help="A model, a run or a file of answers: the win rate over it, by the reward or --judge."),
     ] = None,
     judge: Annotated[
         str | None, typer.Option(help="file.py:function that sees both answers, in place of the reward of --against.")

@@ -28,7 +28,9 @@ Texts = Annotated[
 EvalData = Annotated[str | None, typer.Option(help="Data that training never sees, also as NAME=FILE.")]
 Reward = Annotated[
     list[str] | None,
-    typer.Option("--reward", "-r", help="math, exact_match, format or file.py:function; may be repeated."),
+    typer.Option(
+        "--reward", "-r", help="math, exact_match, format, file.py:function or a reward model; may be repeated."
+    ),
 ]
 Environment = Annotated[
     str | None, typer.Option("--environment", "-e", help="A name, or file.py:CLASS [default: question].")
